@@ -1,4 +1,4 @@
-r"""The errors of NoSync: one tree, split by the next action of the reader.
+r"""The errors of NoSync: one class for each kind of action that a user has to take.
 
     NosyncError
     ├── SchemaError (ValueError)               fix the data or the column names
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, but tab and newline
     "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # direction, invisible
-    "\ud800-\udfff]"  # halves of pairs, which no encoding writes
+    "\ud800-\udfff]"  # lone surrogates, which cannot be encoded
 )
 
 
@@ -53,7 +53,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns a text on one line, with a sign in place of each line break."""
+    """Returns a text on one line, with `⏎` in place of each line break."""
     return visible(text.replace("\r\n", "\n").replace("\n", "⏎"))
 
 
@@ -74,15 +74,15 @@ def warn(text: str, *, stacklevel: int | None) -> None:
     """Issues a warning.
 
     Args:
-        stacklevel: as for `warnings.warn` at this call; None: the nearest frame of the caller's
-            code, for calls that are reached by paths of several lengths.
+        stacklevel: the level of the frame to blame, as in `warnings.warn`. None means the nearest
+            frame of user code, for calls at different depths below it.
     """
     level = _frames_to_user_code() if stacklevel is None else stacklevel
     warnings.warn(visible(text), stacklevel=level + 1)
 
 
 def _frames_to_user_code() -> int:
-    """Returns how many frames the nearest frame of user code is away from the caller of `warn`."""
+    """Returns the number of frames from the caller of `warn` to the nearest one of user code."""
     frame, level = inspect.currentframe(), -1
     while frame is not None and (level < 1 or _is_own_frame(frame)):
         frame, level = frame.f_back, level + 1
@@ -90,7 +90,7 @@ def _frames_to_user_code() -> int:
 
 
 def _is_own_frame(frame: FrameType) -> bool:
-    """True if a frame belongs to NoSync, or to the end of a `with` block."""
+    """Returns True if a frame belongs to NoSync, or to `contextlib`, which ends `with` blocks."""
     return str(frame.f_globals.get("__name__")).startswith(("nosync", "contextlib"))
 
 
@@ -109,7 +109,7 @@ def likely(wanted: str, known: Sequence[str], what: str, *, shown: int = 6) -> s
 
 
 def titled(stage: str) -> str:
-    """Returns a stage as messages name it; an unnamed collection runs as stage ''."""
+    """Returns the name of a stage for messages; stage '' is an unnamed collection."""
     return f"stage '{stage}'" if stage else "an unnamed collection"
 
 
@@ -411,10 +411,12 @@ class TrustError(NosyncError, PermissionError):
 def enough_memory(
     did: Callable[..., str], hint: str
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
-    """Decorates a call that may need much memory: its error names what was done and what was not.
+    """Decorates a function so that it raises OutOfMemoryError if memory is exhausted.
 
     Args:
-        did: receives the arguments of the call after it has failed.
+        did: returns the part of the message that names the completed and the omitted changes; it
+            receives the arguments of the failed call.
+        hint: the remedy.
     """
 
     def decorate(call: Callable[Given, Result]) -> Callable[Given, Result]:

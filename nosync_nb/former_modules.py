@@ -1,12 +1,12 @@
 """Former paths of classes and functions, so that pickles of earlier releases load.
 
-A pickle refers to classes and functions by module and name. So do the functions in a log, and the
-values that users pickle: a report, the origin of a branch, a class that their function names. A
-former module is registered when the package is imported. It imports the current module when one of
-its names is used.
+A pickle refers to classes and functions by module and name. The functions in a log are pickled, and
+users pickle values: a report, the origin of a branch, a class that a function names. The former
+modules are registered when the package is imported. Each imports the current module when one of its
+names is used.
 
-Only public names and the classes of values that public calls return are listed. Any other name of a
-former module is unknown, as it would be without this table.
+The table lists only public names, and the classes of values that public calls return. Any other
+name of a former module raises AttributeError.
 
 Failure: 1. A stage's function names `Frontier`, and the log stores it. 2. A release moves the
 class. 3. The log is opened, and its function does not load: the stage is stale, though nothing of
@@ -55,10 +55,11 @@ FORMER: Mapping[str, Mapping[str, str]] = {
 
 
 class FormerModule(ModuleType):
-    """A module that is gone.
+    """A module that no longer exists; its names are looked up in the current modules.
 
     Args:
         package: the name of this package.
+        name: the former path of the module in the package.
         current: the current path of each name.
     """
 
@@ -75,6 +76,6 @@ class FormerModule(ModuleType):
 
 
 def register_former_modules(package: str, modules: dict[str, ModuleType]) -> None:
-    """Adds the former modules of a package to the loaded modules, unless they are loaded."""
+    """Adds the former modules of a package to `modules`, except those that are there already."""
     for name, current in FORMER.items():
         modules.setdefault(f"{package}.{name}", FormerModule(package, name, current))

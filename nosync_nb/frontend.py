@@ -1,7 +1,7 @@
-"""The types and functions that front ends of sessions use beside those of `nosync_nb` itself.
+"""The types and functions that front ends use in addition to those of `nosync_nb` itself.
 
 A front end, such as the notebook or a view, imports `nosync_nb`, `nosync_nb.errors`, this module
-and `nosync_nb.log_folders`, and nothing else of the engine. A contract of imports holds that.
+and `nosync_nb.log_folders`, and nothing else of the engine. An import contract checks this.
 
     from nosync_nb.frontend import Overview
 

@@ -1,6 +1,6 @@
 """Starts the keeper of a log: python -m nosync_nb.keeper FOLDER GENERATION.
 
-Sessions start it.
+A session starts this process if its log has replicas.
 """
 
 import sys

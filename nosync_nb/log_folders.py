@@ -7,9 +7,9 @@
     folder.branches                    # ['idea', 'idea/deeper']
     folder.branch("idea").path         # 'flights.nosync/branches/idea'
 
-A front end finds the log of a notebook in this way before it opens one. `Files` is the access to
-the disk that the engine itself uses; its errors are those of `nosync_nb.errors`. The functions on
-the user's key are here too, because the key belongs to the user and not to a session.
+A front end uses this module to find the log of a notebook before it opens one. `Files` is the
+engine's own access to the disk, and raises errors of `nosync_nb.errors`. The functions for the
+user's key are here too, because the key belongs to the user and not to a session.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _DEPTH_MAX = 64
-"""The depth to which files below a log are counted: branches have branches."""
+"""The maximum depth of folders whose files are counted; branches contain further branches."""
 
 
 class LogFolder:
@@ -67,7 +67,7 @@ class LogFolder:
 
     @property
     def _registered_path(self) -> str:
-        """The path under which the user's registry of replicas has the log."""
+        """The path under which the user's registry of replicas lists the log."""
         return os.path.realpath(self.path)
 
     # -- the folder --------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class LogFolder:
         """Returns True if the folder has a log, or the beginning of one.
 
         Args:
-            write: the folder is going to be written.
+            write: True if the caller is going to write to the folder.
 
         Raises:
             TrustError: the folder is a link, belongs to another user, or others can write it.
@@ -193,7 +193,7 @@ class LogFolder:
     def list_branches(self) -> dict[str, BranchInfo]:
         """Returns the direct branches by name, also those that are only at replicas.
 
-        Cost: each branch is opened for reading.
+        Cost: opens each branch for reading.
 
         Examples:
             >>> from nosync_nb.log_folders import LogFolder
@@ -218,7 +218,7 @@ class LogFolder:
         """Returns the folder of a branch on this disk.
 
         Raises:
-            SchemaError: there is no such branch; its hint lists the branches.
+            SchemaError: there is no such branch; the hint lists the branches.
 
         Examples:
             >>> from nosync_nb.log_folders import LogFolder
@@ -317,8 +317,8 @@ def admit_folder(folder: str | os.PathLike[str], *, write: bool) -> None:
     """Refuses a folder that another user may have prepared; makes a missing one if `write`.
 
     Raises:
-        TrustError: it is a link, belongs to another user, or others can write it.
-        DurabilityError: it cannot be made.
+        TrustError: the folder is a link, belongs to another user, or others can write it.
+        DurabilityError: the folder cannot be created.
 
     Examples:
         >>> admit_folder(".nosync", write=True)

@@ -1,4 +1,4 @@
-"""Verifies a log: python -m nosync_nb.verify PATH; reports damage, and then exits with 1."""
+"""Verifies a log: python -m nosync_nb.verify PATH. Exits with 1 if it finds damage."""
 
 import sys
 

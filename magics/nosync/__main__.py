@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _key(chosen: argparse.Namespace) -> int:
-    """Exports or imports the key; prints an error in a line or two."""
+    """Exports or imports the key; returns the exit code. An error is printed with its hint."""
     from nosync_nb.errors import TrustError
     from nosync_nb.log_folders import export_user_key, import_user_key
 

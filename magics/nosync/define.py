@@ -1,8 +1,8 @@
-"""Runs a `%%dd` cell: its body as if it were the cell, and then the definitions of its stages.
+"""Runs a `%%dd` cell: first its body, as an ordinary cell, then the definitions of its stages.
 
-The body is IPython code in the user's namespace. Line 1 of the cell is the magic, so the lines of
-tracebacks are those that the reader sees. If the body raises, its names get their previous values
-back. The collections that a body has bound to names become stages, either all of them or none.
+The body is IPython code in the user's namespace. Line numbers in tracebacks count the magic as line
+1, so they are those of the cell that the user sees. If the body raises, its names get their
+previous values back. The collections that the body binds to names become stages: all or none.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 _MISSING = object()
 _END = " \t \n"
-"""Appended to the cached source of a body, and invisible. IPython names code by its text, and
-caches the call of the magic for a cell of the same text."""
+"""Invisible text that is appended to the cached source of a body.
+
+IPython names code by its text. Without this suffix, a body would get the name under which IPython
+caches the call of the magic."""
 
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
@@ -40,11 +42,13 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
     """Runs a `%%dd` cell and returns the value of its last expression, if it has one.
 
     Args:
-        options: as `Session.define` takes them.
+        line: the options as they were typed, for tracebacks.
+        source: the body of the cell.
+        options: the keyword arguments for `Session.define`.
 
     Raises:
-        Exception: the error of the body; then its names have their previous values and no stage
-            changed.
+        Exception: the error of the body or of a definition. The names of the body have their
+            previous values, and no stage has changed.
     """
     __tracebackhide__ = True
     shell = notebook.shell
@@ -87,10 +91,10 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
 
 
 class Body:
-    """The compiled body of one cell; `names` are those that it binds at its top level.
+    """The compiled body of one cell; `names` are the names that it binds at its top level.
 
     Args:
-        shell: the InteractiveShell.
+        shell: the shell that compiles and runs the code.
         line: the options after `%%dd`, for the source shown in tracebacks.
         source: the cell without its first line.
         number: the cell's execution count.
@@ -110,7 +114,7 @@ class Body:
         self._completed = False
 
     def _compiled(self, code: str, file: str) -> Iterator[CodeType]:
-        """Compiles the statements, and separately the expression at their end."""
+        """Compiles the statements and, separately, the expression at their end."""
         shell = self._shell
         tree = shell.transform_ast(shell.compile.ast_parse("\n" + code, filename=file))
         last = tree.body[-1] if tree.body else None
@@ -122,7 +126,7 @@ class Body:
             yield shell.compile(value, file, "eval")
 
     def run(self) -> Any:
-        """Runs the statements; returns the value of a last expression, else None."""
+        """Runs the body; returns the value of the expression at its end, None without one."""
         __tracebackhide__ = True
         value = None
         for part in self._parts:
@@ -131,7 +135,11 @@ class Body:
         return value
 
     def bound(self, error: Exception, named: Iterable[str]) -> Place | None:
-        """Returns the last line that binds the name of the stage of an error, one of `named`."""
+        """Returns the last line that binds the stage in which an error occurred; None if unknown.
+
+        Args:
+            named: the names of the stages; the message of the error may contain one of them.
+        """
         stage = getattr(error, "stage", None)
         if stage is None:
             stage = next((name for name in named if f"stage '{name}'" in str(error)), None)
@@ -148,7 +156,7 @@ class Body:
     def restoring(self) -> Iterator[None]:
         """Restores the previous values of the body's names if the block raises.
 
-        An error in the body gets a note with the names that had new values.
+        An error in the body gets a note that lists the names whose values were restored.
         """
         __tracebackhide__ = True
         names = self._shell.user_ns
@@ -171,10 +179,10 @@ class Body:
 
 
 def bound_names(code: CodeType) -> Iterator[str]:
-    """Yields the names that a module or expression stores as its own, in the order of its code.
+    """Yields the global names that a module or expression binds, in the order of its code.
 
-    Functions, classes and comprehensions are code of their own and keep their names to themselves,
-    except for the walrus in a comprehension.
+    Names that functions and classes bind are local to them. In a comprehension, only the walrus
+    operator binds a global name.
     """
     for step in dis.get_instructions(code):
         if step.opname in ("STORE_NAME", "STORE_GLOBAL"):
@@ -184,7 +192,7 @@ def bound_names(code: CodeType) -> Iterator[str]:
 
 
 def _report_frames(notebook: Notebook, names: Sequence[str], source: str) -> list[str]:
-    """Reports the names of the body that hold Spark DataFrames, and what to write instead."""
+    """Returns the names of the body that are Spark DataFrames, and shows a note on each."""
     from nosync_nb import Collection
 
     values, session = notebook.shell.user_ns, notebook.opened
@@ -204,7 +212,7 @@ def _report_frames(notebook: Notebook, names: Sequence[str], source: str) -> lis
 
 
 def _report_hidden(notebook: Notebook, names: Sequence[str]) -> None:
-    """Reports names of the log that the body has bound to something else."""
+    """Reports names of inputs and stages that the body has bound to other values."""
     from nosync_nb import Collection
 
     session = notebook.opened
@@ -221,9 +229,9 @@ def _report_hidden(notebook: Notebook, names: Sequence[str]) -> None:
 def _split_names(
     notebook: Notebook, names: Sequence[str]
 ) -> tuple[dict[str, Collection], dict[str, str | None]]:
-    """Splits the body's names into definitions and other names of known collections.
+    """Splits the body's names into definitions of stages and aliases of other collections.
 
-    `flights = nosync.input("flights", ..)` in a body declares an input and is neither.
+    An input that is bound to its own name, `flights = nosync.input("flights", ..)`, is neither.
     """
     from nosync_nb import Collection
 

@@ -1,8 +1,9 @@
 """Loads and unloads the extension, and provides the functions that act on the notebook's session.
 
-Loading registers the magics, binds `nosync` and arms the restart hook. It opens no log, shows
-nothing (a kernel that loads it at its start has no cell to show it in) and loads no engine. There
-is one notebook per kernel; outside a notebook the functions say what to use instead.
+Loading registers the magics and the shutdown hook, and binds `nosync`. It neither opens a log nor
+loads the engine. It shows nothing, because a kernel that loads the extension at its start has no
+cell for output. There is one notebook per kernel. Outside a notebook, the functions raise an error
+that names the alternative.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ def _forget_magics(shell: InteractiveShell, magics: NoSync) -> None:
 
 
 def _forget_formatter(formatter: Any, name: tuple[str, str]) -> None:
-    """Removes a formatter, which IPython lists by name until a value of its type is first shown."""
+    """Removes the formatter of a type.
+
+    IPython registers it by name until a value of the type is first shown, and then by type.
+    """
     formatter.deferred_printers.pop(name, None)
     for kind in list(formatter.type_printers):
         if (kind.__module__, kind.__qualname__) == name:
@@ -97,7 +101,7 @@ def _forget_formatter(formatter: Any, name: tuple[str, str]) -> None:
 
 
 class ShutdownHook:
-    """Closes the session when the kernel is asked to end, whatever its child processes do.
+    """Closes the session when the kernel must end, even if a child process delays its end.
 
     Failure: 1. A notebook has used Spark, and its kernel is restarted from the menu. 2. ipykernel
     waits for the Java process to end before it stops itself. 3. The server stops waiting and sends
@@ -105,7 +109,7 @@ class ShutdownHook:
     session, too; but not in the middle of a cell, which may be committing.
 
     Args:
-        close: called once.
+        close: closes the session.
         busy: returns True while a cell runs.
     """
 
@@ -131,7 +135,7 @@ class ShutdownHook:
         self._handles = False
 
     def _on_sigterm(self, _signal: int, _frame: Any) -> None:
-        """Ends the process as SIGTERM does, after closing the session."""
+        """Closes the session, unless a cell runs; then ends the process as SIGTERM does."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             if os.getpid() == self._process and not self._busy():  # not in a forked process

@@ -1,6 +1,6 @@
 """Installs the kernel "Python 3 (NoSync)", which loads the extension at its start.
 
-So a restart needs no cell.
+So no cell has to load it after a restart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOGOS = Path(__file__).parent / "logos"
 
 
 def kernel_spec(executable: str = sys.executable) -> dict[str, Any]:
-    """Returns the content of `kernel.json`, bound to one interpreter."""
+    """Returns the content of `kernel.json` for a Python interpreter."""
     return {
         "argv": [
             executable,
@@ -37,7 +37,7 @@ def kernel_spec(executable: str = sys.executable) -> dict[str, Any]:
 
 
 def install(*, user: bool = False, prefix: str | None = None) -> str:
-    """Writes the kernel where Jupyter looks for it, and returns the folder."""
+    """Installs the kernel in a folder that Jupyter searches, and returns the folder."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     with tempfile.TemporaryDirectory() as folder:

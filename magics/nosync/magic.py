@@ -134,9 +134,9 @@ class NoSync(Settings):
 def _display_if_dropped(shell: InteractiveShell, value: object) -> object:
     """Returns a value if the code of the cell uses it; else displays it, and returns None.
 
-    IPython only shows the value of a cell's last expression, so the output of `%dd diff late` above
-    another line would vanish. The bytecode at the call shows if the value is used: Python drops an
-    unused value in the very next step.
+    IPython shows only the value of a cell's last expression, so the output of `%dd diff late` above
+    another line would be lost. The bytecode after the call shows if the value is used: Python drops
+    an unused value in the next instruction.
     """
     if value is None or not _is_dropped(_caller(shell)):
         return value
@@ -145,7 +145,7 @@ def _display_if_dropped(shell: InteractiveShell, value: object) -> object:
 
 
 def _caller(shell: InteractiveShell) -> FrameType | None:
-    """Returns the innermost frame that is code of a cell."""
+    """Returns the innermost frame that runs code of a cell; None without one."""
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         if shell.compile.format_code_name(frame.f_code.co_filename) is not None:
@@ -155,7 +155,7 @@ def _caller(shell: InteractiveShell) -> FrameType | None:
 
 
 def _is_dropped(frame: FrameType | None) -> bool:
-    """Returns True if the value that a frame waits for will be dropped."""
+    """Returns True if a frame will drop the value of the call that it waits for."""
     if frame is None:
         return False
     after = (step for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)
@@ -188,7 +188,7 @@ def candidates(notebook: Notebook, line: str) -> list[str]:
 
 
 def _branches(notebook: Notebook, words: list[str], stages: list[str]) -> list[str]:
-    """Returns the branches, if a command takes one; for `compare`, with the stages in each."""
+    """Returns the branches, if a command takes one; for `compare`, as `branch/stage`."""
     from nosync_nb.log_folders import LogFolder
 
     command, before = words[0], words[-2]

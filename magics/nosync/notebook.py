@@ -47,11 +47,14 @@ _SAFE_MODE = 2
 
 
 class Notebook:
-    """The notebook of one shell; `opened` is the session, once there is one.
+    """The notebook of one shell.
 
-    `place` is the log that this notebook writes. It may be a branch of another notebook's log: then
-    `main` is that log, which this notebook only reads. `branch` is the branch of `main` that cells
-    use, None for `main` itself. `undoing` has further callbacks for the unloading of the extension.
+    Attributes:
+        opened: the session; None before a log is opened.
+        place: the log that this notebook writes. It may be a branch of another notebook's log. Then
+            `main` is that log, which this notebook only reads.
+        branch: the branch of `main` that cells use; None for `main` itself.
+        undoing: further callbacks for the unloading of the extension.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Settings) -> None:
@@ -68,7 +71,7 @@ class Notebook:
         self.undoing = ExitStack()
         self.spark = NotebookSpark(self.variables, shell.user_ns)
         self._has_looked = False
-        self._report_due = False  # True while a report was not shown yet
+        self._report_due = False  # True if a report is still to be shown
 
     @property
     def main(self) -> Path | None:
@@ -81,27 +84,27 @@ class Notebook:
         return None if self.place is None else main_of(self.place.path)[1]
 
     def attach(self) -> None:
-        """Starts to follow the cells of the shell; recovers immediately if one of them runs."""
+        """Starts to handle the cells of the shell; recovers immediately if a cell is running."""
         self.cells.register()
         if self.shell.display_trap.is_active:
             self.cells.await_value()
             self.before_cell()
 
     def detach(self) -> None:
-        """Closes the session and leaves the shell as it was."""
+        """Closes the session, and removes all hooks from the shell."""
         self.cells.unregister()
         self.close()
         self.errors.remove()
         self.undoing.close()
 
     def session(self) -> Session:
-        """The session; opened, or recovered, at the first call."""
+        """Returns the session; the first call opens or recovers the log."""
         __tracebackhide__ = True
         self.reopen()
         return self.opened if self.opened is not None else self.open()
 
     def reopen(self) -> None:
-        """Opens the log again if the user closed its session; binds the variables again."""
+        """Opens the log and binds the variables again, if the user closed the session."""
         __tracebackhide__ = True
         if self.opened is not None and self.opened.closed:
             self.cells.commit_before_close()
@@ -120,11 +123,11 @@ class Notebook:
         """Opens a log as the notebook's session and restores its variables.
 
         Args:
-            path: a folder; by default the notebook's own place, whose views stay open.
-            force: also in safe mode.
-            brief: the caller reports the recovery itself.
-            main: reads the main log that the notebook's own log was forked from.
-            options: as `nosync.open` takes them.
+            path: a folder; None means the log in use, or the notebook's own. Its views stay open.
+            force: opens the log even in safe mode.
+            brief: shows no recovery report, because the caller reports the recovery.
+            main: opens the main log, only for reading; the notebook's own log is a branch of it.
+            options: further arguments of `nosync.open`.
         """
         __tracebackhide__ = True
         named = None if path is None else Path(path).expanduser().resolve()
@@ -170,7 +173,7 @@ class Notebook:
         return session
 
     def _open_folder(self, place: LogPlace, where: Path, options: Mapping[str, Any]) -> Session:
-        """Opens the folder `where`: the log at a place, a branch of it, or its main log."""
+        """Opens the folder `where`: the log of a place, one of its branches, or its main log."""
         __tracebackhide__ = True
         import nosync_nb
 
@@ -182,7 +185,11 @@ class Notebook:
             raise
 
     def _adopt(self, session: Session, place: LogPlace, memo: NotebookMemo | None) -> None:
-        """Makes a session the notebook's; without a memo it is only read."""
+        """Adopts a session as the notebook's.
+
+        Args:
+            memo: the memo of the log; None if the log is only read.
+        """
         is_own = memo is None or self.binding.adopt(place)
         folder = None if memo is None else place.path
         self.variables.switch_memo(memo or NotebookMemo.read(place.path), folder, own=is_own)
@@ -192,7 +199,7 @@ class Notebook:
         self.cells.begin()
 
     def reset(self) -> Path:
-        """Closes the session and forgets the replicas of its log; returns its folder."""
+        """Closes the session and forgets the replicas of its log; returns the log's folder."""
         from nosync_nb.log_folders import LogFolder
 
         place = self._place()
@@ -201,14 +208,17 @@ class Notebook:
         return place.path
 
     def switch(self, name: str | None) -> Session:
-        """Moves cells to a branch of the main log, now and after a restart; None: to main itself.
+        """Switches cells to a branch of the main log, now and after a restart.
 
-        A notebook whose own log is a branch only reads main, until its next restart: another
-        notebook writes it.
+        If the notebook's own log is a branch, another notebook writes the main log. Then this
+        notebook only reads the main log, and only until the next restart.
+
+        Args:
+            name: the full name of the branch; None means the main log itself.
 
         Raises:
             SchemaError: there is no such branch.
-            FencedError: another kernel has it open; cells stay where they were.
+            FencedError: another kernel has the branch open; cells stay on the current one.
         """
         __tracebackhide__ = True
         place = self._place()
@@ -233,7 +243,11 @@ class Notebook:
 
     @contextmanager
     def log(self, branch: str | None = None, *, mode: Literal["r", "w"] = "w") -> Iterator[Session]:
-        """Opens the session of a branch for the block, None: of the log itself."""
+        """Provides the session of a branch for the block, opened if it is not in use.
+
+        Args:
+            branch: the full name of the branch; None means the main log.
+        """
         session = self.session()
         if self.main is None or (self.branch == branch and mode in ("r", session.mode)):
             yield session
@@ -268,7 +282,7 @@ class Notebook:
             )
 
     def _refuse_pending(self, where: Path, options: Mapping[str, Any]) -> None:
-        """Raises if another log is to be opened while rows are pending outside of cells."""
+        """Raises NosyncError if another log is to be opened while rows are pending."""
         session = self.opened
         if session is None or session.closed or self.cells.transaction is not None:
             return
@@ -282,13 +296,16 @@ class Notebook:
             )
 
     def close(self, *, views: bool = True) -> None:
-        """Closes session and `views`, and removes the variables that the session brought."""
+        """Closes the session and, if `views`, all views; removes the session's variables."""
         with self._leave(views=views):
             pass
 
     @contextmanager
     def _leave(self, *, views: bool) -> Iterator[None]:
-        """Leaves the session, and closes it after the block, in which no view reads it."""
+        """Releases the session, and closes it after the block.
+
+        Before the end of the block, all views must be closed or moved to another session.
+        """
         self.cells.commit_before_close()
         lost = "" if self.opened is None else pending_rows(self.opened)
         if lost:
@@ -306,7 +323,7 @@ class Notebook:
                 session.close()
 
     def before_cell(self) -> None:
-        """Recovers in the first cell of a new kernel, if there is something to recover."""
+        """Opens an existing log in the first cell of a new kernel, or shows a pending report."""
         try:
             if self.opened is None and not self._has_looked:
                 self._open_existing()
@@ -320,7 +337,7 @@ class Notebook:
     def _open_existing(self) -> None:
         """Opens the notebook's log if there is one."""
         place = self.binding.find_log()
-        if place is None:  # VS Code sets the name in a cell of its own
+        if place is None:  # VS Code sets the name in a hidden cell
             return
         self._has_looked = True
         if place.has_log:
@@ -329,11 +346,11 @@ class Notebook:
             self.say(f"NoSync: {news}")
 
     def _cell(self) -> CellSource:
-        """The running cell, read."""
+        """Analyses the source of the running cell."""
         return read_cell(self.cells.source, self.shell.transform_cell)
 
     def _record_cell(self, session: Session | None) -> None:
-        """Records the running cell, and restores the modules and the Spark session it names."""
+        """Records the running cell; restores modules and the Spark session that it mentions."""
         if self.cells.hidden:
             return
         cell = self._cell()
@@ -343,7 +360,7 @@ class Notebook:
         self.spark.before_cell(session, cell, self.say)
 
     def after_cell(self, result: ExecutionResult | None) -> None:
-        """Records the cell's names, and refreshes open views."""
+        """Records the names that the cell bound, and refreshes open views."""
         source = getattr(getattr(result, "info", None), "raw_cell", None) or ""
         self.spark.after_cell(self.opened, source)
         if self.opened is not None:
@@ -368,7 +385,12 @@ class Notebook:
         self.errors.display_error(error)
 
     def say(self, text: str, html: str | None = None, *, progress: bool = False) -> None:
-        """Shows a text in the running cell, or HTML made of it; `progress` can be turned off."""
+        """Shows a text in the running cell.
+
+        Args:
+            html: the form for front ends that show HTML; by default the escaped text.
+            progress: True for a message that the setting `progress` can turn off.
+        """
         if progress and self.settings.progress == "off":
             return
         from IPython.display import display
@@ -378,7 +400,10 @@ class Notebook:
         display({"text/plain": formats.visible(text), "text/html": shown}, raw=True)
 
     def show_report(self) -> None:
-        """Shows the recovery report, with the names of the notebook that are not restored."""
+        """Shows the recovery report, with the variables that are not restored.
+
+        In a hidden cell, the report is deferred to the next cell.
+        """
         self._report_due = self.cells.hidden
         if self._report_due:
             return
@@ -424,9 +449,9 @@ class Notebook:
         return [] if self.opened is None else [*self.opened.inputs, *self.opened.stages]
 
     def collection_bundle(self, collection: Collection) -> dict[str, str]:
-        """Returns the display of a collection as a value of a cell; shows an error of it once.
+        """Returns the output of a cell whose value is a collection.
 
-        An exception would reach IPython's handler instead of ours, and show every frame.
+        An error is shown here, and nothing is returned, because IPython would show every frame.
         """
         from nosync_widgets.tables import collection_table
 
@@ -450,17 +475,17 @@ class Notebook:
         return {**grid.bundle(), **bundle}
 
     def _place(self) -> LogPlace:
-        """Returns the place of the session that the user closed, else the notebook's own."""
+        """Returns the log in use, even if its session is closed, or else the notebook's own."""
         if self.place is not None:
             return self.place
         return self.binding.find_log() or temporary_place()
 
     def exit(self) -> None:
-        """At the end of the process: marks a clean end, and removes a temporary log."""
+        """Closes the session at the end of the process, and removes a temporary log."""
         temporary = self.place is not None and self.place.temporary
         with suppress(Exception):
             self.close()
-        with suppress(Exception):  # a message on the way may find no front end
+        with suppress(Exception):  # closing may show messages, and the front end may be gone
             if self.opened is not None:
                 self.opened.close()
         if temporary and self.place is not None:
@@ -470,10 +495,12 @@ class Notebook:
 
 
 def set_budget(budget: str, session: Session | None) -> None:
-    """Bounds the disk usage of the log of a session; an empty budget does nothing.
+    """Sets the disk budget of a session's log; does nothing if the budget is empty.
+
+    Without a session, or for a reader, the budget is only checked.
 
     Raises:
-        SchemaError: it is no budget, or less than the log needs; then nothing changes.
+        SchemaError: the text is not a budget, or the log needs more. Nothing is changed.
     """
     if not budget:
         return
@@ -488,7 +515,8 @@ def _relative_branch(home: str | None, name: str | None) -> str | None:
     """Returns the name of a branch within the branch `home`; None for `home` itself.
 
     Args:
-        home: None for the main log. `name`: of the same or a deeper branch, from main on.
+        home: the full name of a branch; None for the main log.
+        name: the full name of the same branch, or of a branch below it.
     """
     if home is None or name is None:
         return name

@@ -1,8 +1,8 @@
-"""Keeps the open views of a notebook, one of a kind and stage; they follow the branch of the cells.
+"""Manages the open views of a notebook: one for each kind and stage, on the branch in use.
 
-The session notifies a slider of commits. Other changes (a rewind, downsampled history, another
-branch) are reported to it here, after each cell and when the notebook changes its session. The
-views of the current state share one poller.
+The session notifies sliders and grids of commits. This module notifies them of other changes (a
+rewind, downsampled history, another branch), after each cell and when the notebook changes its
+session. The views of the current state share one poller.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ class OpenViews:
         forks: ForkActions | None = None,
         beside: Sequence[str] = (),
     ) -> TravelView:
-        """Returns the view of a stage at an epoch, None: the last; an open view is moved there.
+        """Returns the time slider of a stage at an epoch; an open slider is moved there.
 
         Args:
-            beside: other stages, under the same slider.
+            at: the epoch; None means the last one.
+            beside: further stages, which the same slider moves.
         """
         from nosync_widgets.views.time_slider import TravelView
 
@@ -68,7 +69,11 @@ class OpenViews:
         return view
 
     def layers(self, session: Session, stage: str | None, branch: str | None) -> LayersView:
-        """Returns the view of the layers of a stage, None: the last one; an open view if it can."""
+        """Returns the view of the layers of a stage; reuses an open view.
+
+        Args:
+            stage: the stage; None means the one that was defined last.
+        """
         from nosync_widgets.views.layers_view import LayersView
 
         pulse = self._beat(session, branch)
@@ -99,7 +104,11 @@ class OpenViews:
         return self._panel
 
     def keep(self, side: Any) -> None:
-        """Keeps the display of the panel at the side, to close it with the panel, or closes it."""
+        """Closes the side display of the panel, and stores a new one, to close it later.
+
+        Args:
+            side: the new side display; None only closes the previous one.
+        """
         if self._side is not None:
             self._side.close()
         self._side = side
@@ -113,7 +122,7 @@ class OpenViews:
         return self._budget
 
     def _beat(self, session: Session, branch: str | None) -> OverviewPoller:
-        """Returns the poller of all views, up to date."""
+        """Returns the poller that the views share, with a current overview."""
         from nosync_widgets.overview_poller import OverviewPoller
 
         if self._pulse is None:
@@ -123,7 +132,7 @@ class OpenViews:
         return self._pulse
 
     def grid(self, session: Session, stage: str, limit: int, branch: str | None) -> GridView:
-        """Returns the grid of a stage, up to date; an open one if possible."""
+        """Returns the grid of a stage, up to date; reuses an open grid."""
         from nosync_widgets.views.grid import GridView
 
         grid = self._grids.get(stage)
@@ -135,21 +144,21 @@ class OpenViews:
         return grid
 
     def refresh(self) -> None:
-        """Looks for new epochs, and for epochs that are no longer readable."""
+        """Refreshes sliders and grids after new epochs, and if epochs are no longer readable."""
         for view in self._open.values():
             view.refresh()
         for grid in self._grids.values():
             grid.follow()
 
     def move(self, session: Session, branch: str | None) -> None:
-        """Moves all views to another session of the same log, of a branch or of the log itself."""
+        """Moves all views to another session of the same log, or of one of its branches."""
         for view in (*self._open.values(), *self._grids.values()):
             view.move(session, branch)
         if self._pulse is not None:
             self._pulse.move(session, branch)
 
     def close(self, *only: str) -> None:
-        """Closes the sliders and grids of some stages; without stages: all views."""
+        """Closes the sliders and grids of the given stages; without arguments, all views."""
         for stages in [each for each in self._open if not only or {*each} & {*only}]:
             self._open.pop(stages).close()
         for stage in [each for each in self._grids if not only or each in only]:

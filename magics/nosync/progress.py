@@ -1,7 +1,7 @@
 """Shows the progress of long work in the running cell, with its steps, its time and its Spark jobs.
 
 A thread per cell polls the activity of the session (`session.info.activity`) and the running Spark
-jobs, from half a second on, and shows them: a bar in a notebook, a line in a terminal. Working
+jobs, beginning after half a second. It shows a bar in a notebook, and a line in a terminal. Working
 threads never wait for it. The display is removed when the cell ends.
 """
 
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from nosync_nb import Session
 
 AFTER_S = 0.5
-"""Work is long after so many seconds."""
+"""The time in seconds after which the progress of a cell is shown."""
 
 EVERY_S = 0.25
 
 
 class ProgressState(NamedTuple):
-    """The current work: a text, done and total (0 of 0: unknown), and the URL of the Spark UI."""
+    """The current work: a text, the amounts done and in total, and the URL of the Spark UI.
+
+    Both amounts are 0 if they are unknown.
+    """
 
     text: str
     done: int = 0
@@ -36,7 +39,7 @@ class ProgressState(NamedTuple):
 
 
 class ProgressDisplay(Protocol):
-    """A display of progress, until it is closed."""
+    """A display of the progress of a cell."""
 
     def update(self, seen: ProgressState) -> None:
         """Shows the current state."""
@@ -99,10 +102,12 @@ class Progress:
 
 
 def seen_in(session: Session | None, began: int) -> ProgressState | None:
-    """Returns the activity of a session, or the progress of its loop of commits.
+    """Returns the current activity of a session, or else the epochs that the cell has committed.
+
+    Returns None if there is neither.
 
     Args:
-        began: its last epoch when the cell began.
+        began: the last epoch when the cell began.
     """
     if session is None or session.closed:
         return None
@@ -185,10 +190,10 @@ class TerminalLine:
 
 
 class ProgressBar:
-    """Shows progress as a bar in the cell that runs when it is first updated.
+    """Shows progress as a bar, in the cell that runs at the first update.
 
-    It is HTML that is updated under one display id, not a widget: a saved notebook keeps an empty
-    output of it, instead of a widget without its model.
+    The bar is HTML that is updated under one display id, and not a widget. So a saved notebook
+    contains an empty output, and no widget without a model.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Declares the settings of `%config NoSync`, with their defaults.
 
-The parts of a notebook read them; the magics (see `magic`) check a new value before it is set.
+The modules of the notebook read the settings. `magic` checks a new value before it is set.
 """
 
 from __future__ import annotations

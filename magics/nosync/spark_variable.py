@@ -1,8 +1,8 @@
 """Provides the Spark session that cells see as `spark`: the user's, or one that NoSync starts.
 
-A session that the user made is never configured. The settings of a local session are recorded:
-after a restart the first cell that uses `spark` gets a session with the same settings. A session of
-a cluster or of a server is restarted only by the user's own cell.
+A session that the user created is never configured. The settings of a local session are recorded:
+after a restart, the first cell that uses `spark` gets a session with the same settings. A session
+of a cluster or of a server is restarted only by the user's own cell.
 
 With `spark = "eager"` a session starts in the background, so that no cell waits for it. This
 happens only on request, because a session that starts unasked would ignore the user's settings.
@@ -80,7 +80,7 @@ class NotebookSpark:
     def after_cell(self, session: Session | None, source: str) -> None:
         """Binds the current Spark session, updates the views of stages, and records the settings.
 
-        Cost: a call to the JVM, some ms, after a cell that mentions Spark.
+        Cost: a call to the JVM, a few milliseconds, after a cell that mentions Spark.
         """
         if session is None:
             self._variables.bind_spark(self._eager)

@@ -1,12 +1,12 @@
 """Binds the variables of the notebook that a session restores, and records those it cannot.
 
-Inputs, stages and their other names are restored after a restart, never over a value of the user.
-Modules, and names imported from them, are restored when a cell mentions them: importing them all at
-once would make recovery as slow as the slowest of them. Other variables are not restored; the memo
-records their names and the cells that made them (see `notebook_memo`).
+After a restart, inputs and stages are bound to their names and aliases, but never replace a value
+of the user. Modules, and names imported from them, are restored when a cell mentions them, because
+importing all of them would slow down recovery. Other variables are not restored; the memo records
+their names and the cells that bound them (see `notebook_memo`).
 
-A cell is recorded in the memo when it begins, and removed at its end. So the next kernel can report
-the cell that ran when this kernel died. Both are one small write beside the log, never in the path
+A cell is recorded in the memo when it begins, and removed when it ends. So the next kernel can
+report the cell that ran when this kernel died. Both are small writes beside the log, and never part
 of a commit.
 
 Failure: 1. A cell reads the stage `daily` of another log into a variable of that name. 2. The next
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 _SHELL = ("In", "Out", "get_ipython", "exit", "quit", "open", "nosync")
 _LOOKED_BACK = 200
-"""The number of cells that are searched for the one that bound a name."""
+"""The maximum number of cells that are searched for the one that bound a name."""
 
 
 class Variables:
-    """Distinguishes our variables in the user's namespace from the user's own.
+    """Manages the variables that NoSync binds in the user's namespace.
 
-    `memo` is that of the log in use: what earlier kernels recorded, and this one records.
+    `memo` is the memo of the log in use, with the records of earlier kernels and of this one.
     """
 
     def __init__(self, shell: InteractiveShell) -> None:
@@ -56,9 +56,12 @@ class Variables:
         self._interrupted: RunningCell | None = None
 
     def bind(self, session: Session) -> list[str]:
-        """Binds all collections of a session; returns the names that other values keep.
+        """Binds all collections of a session to their names and aliases.
 
-        A Python built-in name, such as `print`, is never bound by a log.
+        A log never binds a name of Python or IPython, such as `print`.
+
+        Returns:
+            the names that are not bound, because they are reserved or have a value of the user.
         """
         self._session = session
         refused = []
@@ -71,11 +74,11 @@ class Variables:
         return refused
 
     def lead(self, before: Session, session: Session) -> list[str]:
-        """Rebinds names of the user from collections of one session to those of another one.
+        """Rebinds the user's variables from collections of one session to those of another one.
 
         Returns:
-            the names that cannot be rebound: of collections without a name, or of a stage that does
-            not exist.
+            the variables that cannot be rebound, because their collection has no name, or is not in
+            the other session.
         """
         from nosync_nb import Collection
 
@@ -94,7 +97,11 @@ class Variables:
         return unbound
 
     def set(self, name: str, value: Any, *, over: bool = False) -> bool:
-        """Binds one name; refuses if it has a value of the user, unless `over`."""
+        """Binds a name; returns False if it is reserved or has a value of the user.
+
+        Args:
+            over: True to bind the name in any case.
+        """
         if not over and (is_reserved(name) or not self._is_free(name)):
             return False
         self._shell.user_ns[name] = self._ours[name] = value
@@ -105,7 +112,7 @@ class Variables:
         return name not in names or self._is_ours(name, names[name])
 
     def drop(self, *only: str) -> None:
-        """Deletes our variables of these names, or all; names with other values stay."""
+        """Deletes the given variables, or all, whose current values NoSync has bound."""
         names = self._shell.user_ns
         for name in only or [name for name in names if not name.startswith("_")]:
             if name in names and self._is_ours(name, names[name]):
@@ -115,7 +122,7 @@ class Variables:
             self._session = None
 
     def _is_ours(self, name: str, value: Any) -> bool:
-        """True if we bound it, or if it is our session's collection of that name."""
+        """Returns True if NoSync bound the value, or if it is a collection of that name."""
         return value is self._ours.get(name, self) or self.name_of(value) == name
 
     def name_of(self, value: Any) -> str | None:
@@ -128,14 +135,14 @@ class Variables:
         return value.name if owned else None
 
     def bind_spark(self, spark: Any) -> None:
-        """Binds the current Spark session as `spark`, if that name is free or ours."""
+        """Binds the current Spark session as `spark`, unless the user has bound that name."""
         names = self._shell.user_ns
         ours = "spark" in self._ours and names.get("spark") is self._ours["spark"]
         if spark is not None and (ours or "spark" not in names):
             self.set("spark", spark, over=True)
 
     def lacks_spark(self, cell: CellSource) -> bool:
-        """Returns True if a cell uses `spark` and it is not bound."""
+        """Returns True if a cell uses `spark`, and neither the cell nor the namespace binds it."""
         used = "spark" in cell.names and "spark" not in cell.bound
         return used and "spark" not in self._shell.user_ns
 
@@ -143,8 +150,8 @@ class Variables:
         """Switches to the memo of another log, and records the names that cells have bound there.
 
         Args:
-            folder: of that log, None if nothing is to be written there.
-            own: it was this notebook's before.
+            folder: the folder of that log; None if the memo must not be written.
+            own: True if the log was this notebook's before; else the memo is cleared.
         """
         if not own:
             memo.forget()
@@ -161,14 +168,14 @@ class Variables:
             self.memo.write(folder)
 
     def record_cell(self, session: Session, cell: CellSource, number: int) -> None:
-        """Records a cell that begins."""
+        """Records a cell in the memo when it begins."""
         if self._folder is not None and cell.text:
             self._began = RunningCell(_label(cell, number), session.now, cell.repeatable)
             self.memo.begins(self._began)
             self.memo.write(self._folder)
 
     def record_end(self, source: str, number: int) -> None:
-        """Records the names that a cell has bound, and that it no longer runs."""
+        """Records the names that a cell has bound, and that the cell has ended."""
         changed = self._record_names(source, number)
         changed |= self.memo.ends() is not None
         if changed and self._folder is not None:
@@ -205,10 +212,10 @@ class Variables:
         return True
 
     def _note(self, name: str, value: Any, number: int, cell: CellSource, plain: list[str]) -> None:
-        """Records a plain variable: its import statement, or the cell that made it."""
+        """Records a plain variable: its import statement, or the cell that bound it."""
         memo = self.memo
         if name in memo.imports and name not in cell.bound:
-            return  # restored by us
+            return  # NoSync restored it
         memo.bound(name)
         if name in cell.imports:
             memo.imports[name] = cell.imports[name]
@@ -227,7 +234,7 @@ class Variables:
             yield earlier, read_cell(str(sources[earlier]), self._shell.transform_cell)
 
     def bring_back(self, cell: CellSource, say: Callable[[str], None]) -> None:
-        """Repeats the imports of names that a cell mentions and that are not bound."""
+        """Runs the recorded imports of names that a cell mentions and that are not bound."""
         names = self._shell.user_ns
         for name, statement in [*self.memo.imports.items()]:
             if name in names or is_reserved(name) or name in cell.bound or not cell.mentions(name):
@@ -243,10 +250,10 @@ class Variables:
                 names[name] = found[name]
 
     def add_facts(self, session: Session, cell: CellSource) -> None:
-        """Adds facts to a recovery report that the engine cannot know.
+        """Adds to a recovery report the missing variables, the interrupted cell, and Spark.
 
         Args:
-            cell: the running one.
+            cell: the running cell.
         """
         memo, report, ran = self.memo, session.recovery, self._interrupted
         missed = self._not_restored(cell)
@@ -261,10 +268,10 @@ class Variables:
         memo.missed(missed)
 
     def _not_restored(self, cell: CellSource) -> dict[str, str]:
-        """Returns names that earlier kernels bound and this one lacks -> `In[3]: total = 5`.
+        """Returns the names that earlier kernels bound and this one lacks, with their cells.
 
         Args:
-            cell: the running one; the names that it binds are not missing.
+            cell: the running cell; the names that it binds are not missing.
         """
         names, memo = self._shell.user_ns, self.memo
         return {

@@ -57,11 +57,11 @@ class Collection(Readable):
     def filter(self, predicate: str | Callable[[Any], Any]) -> Collection:
         """Keeps the rows that satisfy a SQL predicate or a function of the row.
 
-        A function, here as everywhere, is captured in its current state, with the values that it
-        uses: later changes to them have no effect on it.
+        A function is captured in its current state, together with the values that it uses. Later
+        changes of these values have no effect on it. All operators capture functions in this way.
 
         Raises:
-            ExpressionError: if the SQL cannot be understood or is not boolean.
+            ExpressionError: if the SQL predicate is invalid or is not boolean.
 
         Examples:
             >>> flights.filter("delay > 60").rows()
@@ -80,9 +80,9 @@ class Collection(Readable):
     def select(self, *expressions: str) -> Collection:
         """Computes the output columns; `*` stands for all, `e AS name` names an expression.
 
-        One of them may make a row of each element of an array or a map: `explode(a) AS x`,
-        `posexplode(m) AS (pos, k, v)`, `inline(structs)`. With `_outer` it also makes one of a row
-        without elements.
+        One of the expressions may generate a row for each element of an array or a map:
+        `explode(a) AS x`, `posexplode(m) AS (pos, k, v)`, `inline(structs)`. The `_outer` variants
+        also generate one row, with nulls, if there are no elements.
 
         Examples:
             >>> flights.select("carrier", "delay / 60 AS hours").head(1)
@@ -132,8 +132,8 @@ class Collection(Readable):
         """Calls a deterministic function on each row, a named tuple; it returns a tuple.
 
         Args:
-            schema: Spark DDL of the result; if left out, inferred from the results for existing
-                rows.
+            schema: the columns of the result as Spark DDL. By default they are inferred from the
+                results for some existing rows.
 
         Examples:
             >>> flights.map(lambda row: (row.carrier, row.delay / 60), "c string, h double").head(1)
@@ -147,8 +147,8 @@ class Collection(Readable):
     ) -> Collection:
         """Calls a deterministic function on each row; it yields any number of tuples.
 
-        It also takes Spark SQL that makes rows, `"explode(a) AS x"`: the result has all columns of
-        the row and the new ones, like `LATERAL VIEW`; see `select`.
+        A Spark SQL expression that generates rows is also accepted: `"explode(a) AS x"`. The result
+        then has all columns of the row, and the new ones, like `LATERAL VIEW`; see `select`.
 
         Examples:
             >>> flights.flat_map(lambda row: [(row.carrier,)] * row.day, "c string").count()
@@ -217,8 +217,8 @@ class Collection(Readable):
         """Each row `function(count)` times: `threshold(lambda n: n // 2)`, `threshold(bool)`.
 
         Args:
-            function: gets the count of a row, always above 0, and returns an integer, 0 or more (or
-                a truth value: once or not at all). Deterministic.
+            function: a deterministic function. It receives the count of a row, which is always
+                above 0. It returns an integer of 0 or more; True and False mean 1 and 0.
 
         Examples:
             >>> flights.select("carrier").threshold(lambda count: count // 2).rows()
@@ -228,7 +228,7 @@ class Collection(Readable):
         return self._apply("threshold", functions=(function,))
 
     def consolidate(self) -> Collection:
-        """The same collection, stored as state, so that changes that cancel are not passed on.
+        """The same collection, stored as state, so that it passes on no changes that cancel.
 
         Examples:
             >>> flights.select("carrier").consolidate().count()
@@ -281,13 +281,14 @@ class Collection(Readable):
         """Starts from this collection and applies `body` until the result does not change.
 
         Args:
-            body: gets the loop's variable and returns its next value, of the same schema. It is
-                called once; other collections may be used inside, and loops nest.
-            rounds: apply it this number of times instead.
+            body: a function that receives the loop's variable and returns its next value, with the
+                same schema. It is called once, and describes every round. It may use other
+                collections, and contain further loops.
+            rounds: the number of times to apply the body; by default until nothing changes.
 
         Raises:
             StageError: if the body does not use its variable, or `rounds` is below 1.
-            SchemaError: if it returns other columns.
+            SchemaError: if the body returns other columns.
             DivergenceError: at a commit, if the loop does not converge.
 
         Cost: an epoch costs the changes of each round, not the size of the collection.
@@ -309,12 +310,13 @@ class Collection(Readable):
         """Groups by columns, for `.agg`, `.count`, `.reduce`, `.top` or `.rank` to follow.
 
         Args:
-            keys: columns, `group_by("a", "b")` or `group_by("a, b")`, or Spark SQL expressions with
-                a name, `group_by("cast(x as int) * 5 AS bucket")`, which become columns.
+            keys: columns, as in `group_by("a", "b")` or `group_by("a, b")`. Or Spark SQL
+                expressions with a name, as in `group_by("cast(x as int) * 5 AS bucket")`; each
+                becomes a column.
 
         Raises:
             SchemaError: if a column is unknown, a name occurs twice, or a key holds a map.
-            ExpressionError: if an expression has no name or cannot be understood.
+            ExpressionError: if an expression has no name or is invalid.
 
         Examples:
             >>> flights.group_by("carrier").agg(n="count(*)", worst="max(delay)").rows()
@@ -326,7 +328,7 @@ class Collection(Readable):
     groupBy = group_by  # noqa: N815 - the spelling Spark users bring
 
     def agg(self, **named: str) -> Collection:
-        """Aggregates over all rows: one row.
+        """Aggregates over all rows; the result has one row.
 
         Examples:
             >>> flights.agg(n="count(*)", average="avg(delay)").rows()
@@ -339,16 +341,16 @@ class Collection(Readable):
 
         Args:
             on: a column, a list of columns, or a dict left -> right whose sides are columns or
-                Spark SQL expressions: `on={"lower(name)": "name"}`. Integers of different width
-                match, as do other pairs of types if one holds all values of the other.
-            how: inner, left, right, full, semi, anti; or cross, without `on`, which pairs all rows
-                and is refused above 5 million of them in an epoch.
+                Spark SQL expressions: `on={"lower(name)": "name"}`. Keys of two types match if one
+                of the types can represent all values of the other, such as int and bigint.
+            how: inner, left, right, full, semi, anti or cross. A cross join has no `on` and pairs
+                all rows; it fails if an epoch has more than 5 million pairs.
 
         Returns:
-            the left columns, then the right ones without keys; semi and anti: the left columns.
-                Keys have the left name; in right and full joins, a row without a left partner has
-                the right key there. Computed keys do not appear, so the columns they read stay
-                unchanged; a right key column matched by a left expression appears in right and full
+            the left columns, then the right columns without keys; for semi and anti joins only the
+                left columns. A key column has its left name. In right and full joins, a row without
+                a left partner has the right key there. Computed keys are not in the result. A right
+                key column that matches a left expression is in the result of right and full joins
                 only.
 
         Raises:
@@ -377,7 +379,7 @@ class Collection(Readable):
         return self._collection(self._definition.then(op, schema, None, functions))
 
     def _combine(self, op: str, *others: Any) -> Collection:
-        """An operator over this and others, which are converted to the types of this one."""
+        """Returns an operator over this and other collections, converted to this one's types."""
         mine = self._definition
         theirs = [definition_of(op, each, self._host) for each in others]
         parts = [row_expressions.aligned_schemas(mine, each, op) for each in theirs]
@@ -422,22 +424,22 @@ class Grouped:
         (`_samp`, `_pop`), skewness, kurtosis, corr, covar_pop, covar_samp, the regr_ functions,
         min_by, max_by, bool_and, bool_or, bit_and, bit_or, bit_xor, approx_count_distinct (exact),
         median, mode, percentile, approx_percentile (exact), percentile_cont, percentile_disc,
-        listagg, product (of doubles), collect_list and collect_set, with their synonyms in Spark;
-        also of `distinct` values and with `filter (where ...)`. Results that Spark leaves undefined
-        are fixed: lists are sorted, and of equal orders min_by takes the least value and max_by the
-        greatest.
+        listagg, product (of doubles), collect_list and collect_set, and Spark's synonyms for them.
+        They may be combined with `distinct` and `filter (where ...)`. Results that Spark leaves
+        undefined are deterministic: lists are sorted; if several rows have the extreme order,
+        min_by returns the least value of these rows, and max_by the greatest.
 
         Returns:
             the keys, then one column for each name. Values may be expressions over aggregates.
 
         Raises:
-            ExpressionError: for an unknown aggregate, or one over a type it does not take; at a
-                commit if a sum or average leaves the range of its type.
+            ExpressionError: for an unknown aggregate, or an argument of an unsupported type; at a
+                commit if a sum or average exceeds the range of its type.
 
-        Cost: O(log rows) for each change, also in a group of a million. Lists, medians, modes,
-        percentiles and products cost their group. Min, max, min_by and max_by of values that begin
-        alike (text of the same 8 bytes, equal orders) read their group when the extreme value
-        itself is removed.
+        Cost: O(log rows) for each change, even in a group of a million rows. Lists, medians, modes,
+        percentiles and products read the whole group. So do min, max, min_by and max_by if the
+        extreme value itself is removed, and others begin alike (texts with the same first 8 bytes,
+        equal orders).
 
         Examples:
             >>> by_day = flights.group_by("day")
@@ -462,11 +464,11 @@ class Grouped:
         """Calls `function(key, rows)` for each group; it yields tuples of `schema`.
 
         Args:
-            function: gets the key (a value, or a named tuple of several) and the group's rows as
-                named tuples in canonical order, copies repeated. Deterministic. A row whose count
-                is negative (removed before it was inserted) is left out until its count is above 0.
-                The function is not called for a group without rows.
-            schema: Spark DDL of the tuples; the output has the keys before them.
+            function: a deterministic function. It receives the key (a value, or a named tuple of
+                several values), and the group's rows as named tuples in canonical order, with
+                duplicates repeated. A row with a negative count (removed before it was inserted) is
+                omitted until its count is above 0. The function is not called for an empty group.
+            schema: the columns of the tuples as Spark DDL; the output has the keys before them.
 
         Examples:
             >>> def span(carrier, rows):
@@ -478,19 +480,19 @@ class Grouped:
         return self._collection(reduce_definition(self._source, self._keys, function, schema))
 
     def top(self, k: int, by: str | None = None, offset: int = 0) -> Collection:
-        """The first `k` rows of each group, copies counted, after the first `offset`.
+        """The first `k` rows of each group, duplicates included, after skipping `offset` rows.
 
         Args:
-            by: `"x desc, y nulls last"`, columns or Spark SQL expressions; nulls come first, and
-                last if descending, unless the text says otherwise. Ties are broken by the whole row
-                in canonical order, which is also the order for `by=None`.
+            by: columns or Spark SQL expressions, as in `"x desc, y nulls last"`. By default nulls
+                come first in ascending order, and last in descending order. Ties are broken by the
+                whole row in canonical order, which is also the order for `by=None`.
 
         Returns:
-            the same columns; without keys of the group, the first rows of all.
+            the same columns. After `group_by()` without keys, all rows are one group.
 
-        Cost: O(k + offset) rows for each group that changes, whatever its size. Also the rows that
-        share the first 64 bits of the order with the last of them (a bigint, a timestamp, the first
-        8 bytes of a text).
+        Cost: O(k + offset) rows for each group that changes, whatever its size. In addition, the
+        rows whose order begins with the same 64 bits as that of the last result row (a bigint, a
+        timestamp, or the first 8 bytes of a text).
 
         Examples:
             >>> flights.group_by("carrier").top(1, by="delay desc").rows()
@@ -502,7 +504,7 @@ class Grouped:
         """The rows of `top(k, by, offset)` with their rank, as Spark's `rank()`: ties share it.
 
         Returns:
-            the columns, and the rank from 1 as column `name`.
+            the columns, and the rank as column `name`; ranks begin at 1.
 
         Examples:
             >>> flights.group_by("day").rank("delay desc", 1).select("day", "delay", "rank").rows()
@@ -522,14 +524,14 @@ class Grouped:
 def iterate_together(
     host: SessionProtocol, body: Callable[..., Any], rounds: int | None, sources: Mapping[str, Any]
 ) -> dict[str, Collection]:
-    """Repeats a body on several variables; see `Session.iterate`."""
+    """Builds a loop over several variables; see `Session.iterate`."""
     wrap = partial(Collection, host)
     values = loops.mutual_iterate_definitions(host, wrap, sources, body, rounds)
     return {name: wrap(each) for name, each in zip(sources, values, strict=True)}
 
 
 def check_keys(schema: Schema, keys: list[int]) -> list[int]:
-    """Refuses columns that cannot be keys."""
+    """Returns the keys; raises SchemaError if one of the columns contains a map."""
     for name, type_ in (schema.fields[i] for i in keys):
         if "map<" in type_:
             raise SchemaError(
@@ -542,7 +544,7 @@ def check_keys(schema: Schema, keys: list[int]) -> list[int]:
 def aggregate_definition(
     source: Definition, keys: list[int], named: Mapping[str, str], types: SparkTypeResolver
 ) -> Definition:
-    """The keys, then a column for each aggregate; see `Grouped.agg`."""
+    """Builds an aggregation: the keys, then a column for each aggregate; see `Grouped.agg`."""
     if not named:
         raise ExpressionError("agg: nothing to compute", hint="write agg(n='count(*)')")
     for name, sql in named.items():
@@ -575,7 +577,7 @@ def reduce_definition(
     function: Callable[[Any, list[Any]], Any],
     schema: str | Schema,
 ) -> Definition:
-    """The rows that a function yields for each group; see `Grouped.reduce`."""
+    """Builds a function of groups; see `Grouped.reduce`."""
     check_callable("reduce", function, "reduce(lambda key, rows: [(len(rows),)], 'n int')")
     if not isinstance(schema, str | Schema):
         raise SchemaError(
@@ -599,7 +601,10 @@ def first_rows_definition(
     *,
     rank: str | None = None,
 ) -> Definition:
-    """The first rows of each group, with their rank in a column; see `Grouped.top` and `rank`."""
+    """Builds the first rows of each group, with their rank if `rank` names a column for it.
+
+    See `Grouped.top` and `Grouped.rank`.
+    """
     what = "top" if rank is None else "rank"
     _check_limits(what, k, offset)
     width = len(source.schema)
@@ -619,7 +624,10 @@ def first_rows_definition(
 
 
 def _check_limits(what: str, k: int, offset: int) -> None:
-    """Refuses values of `k` and `offset` that are not valid numbers of rows."""
+    """Raises SchemaError if `k` is not an integer above 0, or `offset` is not one of at least 0.
+
+    Their sum must be below 2**31.
+    """
     for name, number, least in (("k", k, 1), ("offset", offset, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise SchemaError(

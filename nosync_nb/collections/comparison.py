@@ -1,14 +1,14 @@
 """Compares two collections: the rows that both have, and those that only one has.
 
-The two states give one difference: a row that the second has more often has a positive count, a row
-that the first has more often a negative one. Rows of one key on both sides form one changed row.
-The same code compares two collections, two versions of one, one at two epochs, or collections of
-two sessions. The difference of two collections of one session is a collection, too, and follows
-later commits.
+The difference of two states is a multiset. A row has a positive count if it is more frequent in the
+second state, and a negative count if it is more frequent in the first. Rows with the same key on
+both sides form one changed row. The same code compares two collections, two versions of one, one
+collection at two epochs, or collections of two sessions. The difference of two collections of one
+session is a collection itself, and follows later commits.
 
-`first_row_changes` gives the first rows that changed between two epochs of a collection, with rows
-of one key paired. Only the first inserted and the first removed rows are sorted, however large the
-change is. Their number is chosen so that the result is the same as after sorting all.
+`first_row_changes` returns the first rows that changed between two epochs of a collection. It pairs
+rows with the same key. Only the first inserted and the first removed rows are sorted, even in a
+large change. Enough of them are sorted that the result is the same as after sorting all.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ Places = npt.NDArray[np.int64]
 
 
 class ComparisonSide(NamedTuple):
-    """One of two states: its name, and the epoch at which it is read."""
+    """One side of a comparison: its name, and the epoch at which it is read."""
 
     name: str
     epoch: int
 
     @property
     def title(self) -> str:
-        """The name with the epoch, for people."""
+        """The name with the epoch, for messages."""
         return f"{self.name} at epoch {self.epoch}"
 
 
 class RowPair(NamedTuple):
-    """A row that only one side has, with None on the other; or both versions of a changed row."""
+    """A row of one side, with None for the other side; or both versions of a changed row."""
 
     a: Any
     b: Any
 
 
 class DifferenceCounts(NamedTuple):
-    """How many rows differ at an epoch."""
+    """The numbers of differing rows at an epoch; see `Comparison`."""
 
     epoch: int
     only_a: int
@@ -71,17 +71,20 @@ class Comparison:
     Args:
         difference: the rows of b minus those of a.
         count: the number of rows of a.
-        by: the places of the columns that pair changed rows; None: rows are equal or not.
-        live: returns the difference as a collection; None: a side has an epoch or another session.
-        over: returns comparisons at a limited number of epochs, up to that of both.
+        by: the positions of the key columns that pair changed rows; `None` means that rows are
+            not paired.
+        live: returns the difference as a collection; None if a side is at a given epoch or belongs
+            to another session.
+        over: returns comparisons at up to the given number of epochs, the last one at the epoch of
+            both sides; None if there is no common history.
 
     Attributes:
         a, b: the two sides.
         schema: the columns.
-        by: the names of the columns that pair changed rows.
-        only_a, only_b, changed: the numbers of rows that one side has, and of pairs of rows of one
-            key that differ.
-        same: the number of rows that both have.
+        by: the names of the key columns that pair changed rows.
+        only_a, only_b: the number of rows that only the first or only the second side has.
+        changed: the number of pairs of differing rows with the same key.
+        same: the number of rows that both sides have.
     """
 
     def __init__(
@@ -108,26 +111,26 @@ class Comparison:
         self.same = count - self.only_a - self.changed
 
     def called(self, a: str, b: str) -> Comparison:
-        """A copy with other names of the sides, for names that are equal."""
+        """Returns a copy with other names of the sides, to distinguish equal names."""
         other = copy.copy(self)
         other.a, other.b = self.a._replace(name=a), self.b._replace(name=b)
         return other
 
     @property
     def equal(self) -> bool:
-        """True if both sides have the same rows, each as often."""
+        """True if both sides have the same rows with the same counts."""
         return not len(self._difference)
 
     @cached_property
     def collection(self) -> Collection:
         """The rows that differ, as a collection of the session that follows both sides.
 
-        It has the columns that are compared and last `side`: "a" for a row that the first has more
-        often, "b" for the second. `session.stage("changed", comparison.collection)` stores and
+        It has the compared columns, and last `side`: "a" for a row that is more frequent in the
+        first side, "b" for the second. `session.stage("changed", comparison.collection)` stores and
         maintains it.
 
         Raises:
-            StageError: the sides belong to two sessions, or one was compared at an epoch.
+            StageError: if the sides belong to two sessions, or a side is at a given epoch.
 
         Cost: in proportion to the changes.
         """
@@ -142,25 +145,25 @@ class Comparison:
         return self._live()
 
     def counts(self, most: int = 48) -> list[DifferenceCounts]:
-        """The numbers of rows that differed at epochs up to that of both, at equal distances.
+        """The numbers of differing rows at several epochs, at equal distances, up to the last one.
 
-        Empty if the sides are of two epochs, or have no names, because these have no history.
+        Empty if the sides are at different epochs, or if one has no name and therefore no history.
 
         Args:
-            most: the most epochs.
+            most: the maximum number of epochs.
 
-        Cost: one comparison of the first epoch, and the changes since in both.
+        Cost: one comparison at the first epoch, plus the later changes of both sides.
         """
         every = () if self._over is None else self._over(most)
         return [DifferenceCounts(c.a.epoch, c.only_a, c.only_b, c.changed) for c in every]
 
     def rows(self, limit: int | None = None) -> list[RowPair]:
-        """The differing rows as pairs of named tuples, by key, or else in canonical order.
+        """The differing rows as pairs of named tuples, by key; without keys in canonical order.
 
         Args:
-            limit: the most pairs.
+            limit: the maximum number of pairs.
 
-        Cost: O(limit), after the rows were sorted once.
+        Cost: O(limit); the rows were sorted when the comparison was created.
         """
         pairs: list[RowPair] = []
         bounds = [*self._starts.tolist(), len(self._order)]
@@ -171,7 +174,7 @@ class Comparison:
         return pairs[:limit]
 
     def to_arrow(self) -> pa.Table:
-        """The differing rows, in no promised order: the columns, and last `diff`, below 0 in a."""
+        """The differing rows in no particular order, with `diff`: below 0 for rows of side a."""
         return changes_table(self._difference, self.schema)
 
     def __str__(self) -> str:
@@ -189,7 +192,7 @@ class Comparison:
         return one_line(f"<{self}>")
 
     def _sorted_keys(self, by: Sequence[int] | None) -> tuple[Places, npt.NDArray[np.bool_]]:
-        """The order of the differing rows, and the start of each key; without keys, of each row."""
+        """Sorts the differing rows, and marks the first row of each key; all rows without keys."""
         columns, types = self._difference.columns, self.schema.types
         first = list(by or ())
         places = [*first, *(i for i in range(len(types)) if i not in first)]
@@ -203,17 +206,17 @@ class Comparison:
         return order, new
 
     def _sums(self, counts: Places) -> Places:
-        """The sum of each key."""
+        """Returns the sum of the counts of each key."""
         return np.add.reduceat(counts, self._starts) if len(counts) else counts
 
     def _pairs(self, places: Places, limit: int | None) -> list[RowPair]:
-        """The rows of one key: those of both sides in order, paired."""
+        """Pairs the rows of one key: the first rows of both sides, the second rows, and so on."""
         diff = self._difference.diff[places]
         sides = (self._named_rows(places, np.maximum(each, 0), limit) for each in (-diff, diff))
         return [RowPair(*pair) for pair in zip_longest(*sides)]
 
     def _named_rows(self, places: Places, counts: Places, limit: int | None) -> list[Any]:
-        """Rows as named tuples, each repeated by its count, but at most `limit` times."""
+        """Returns rows as named tuples, each repeated by its count, but at most `limit` times."""
         if limit is not None:
             counts = np.minimum(counts, limit)
         index = places.repeat(counts)
@@ -222,17 +225,17 @@ class Comparison:
 
 
 def restricted_comparison(batch: Batch, places: Sequence[int], types: Sequence[str]) -> Updates:
-    """Some columns of a state or change."""
+    """Returns some columns of a state or change, with the counts."""
     return Updates([batch.columns[place] for place in places], batch.diff)
 
 
 def row_difference(a: Updates, b: Updates, types: Sequence[str]) -> Batch:
-    """The rows of b minus those of a."""
+    """Returns the rows of b minus those of a, consolidated."""
     return arrange(Layout(tuple(types)), concat_updates([b, a.negated()], types))
 
 
 def differing_counts(a: Collection, b: Collection) -> Collection:
-    """The rows that one collection has more often than the other; the last column names the side.
+    """Returns the rows whose counts differ; the last column names the side with the higher count.
 
     Args:
         a, b: collections of one session, with equal columns.
@@ -259,11 +262,11 @@ class RowChanges(NamedTuple):
     """The first rows of a change.
 
     Attributes:
-        by: the columns that pair old and new rows; none: rows were only inserted or removed.
-        first: the first changes, by key, or else in canonical order.
+        by: the names of the key columns that pair old and new rows; empty if rows are not paired.
+        first: the first changes, by key; without keys in canonical order.
         arrived: the first inserted rows, in canonical order.
-        came, went: how many rows were inserted and removed, copies counted; changed rows count in
-            both.
+        came, went: the numbers of inserted and removed rows, duplicates included. A changed row
+            counts in both.
         more: True if there are more changes than `first` has.
     """
 
@@ -279,10 +282,10 @@ def first_row_changes(batch: Batch, schema: Schema, by: Sequence[int], limit: in
     """Returns the first rows of a change of a collection.
 
     Args:
-        by: the places of the columns that pair old and new rows; empty: no pairs.
-        limit: the most changes, and the most inserted rows.
+        by: the positions of the key columns that pair old and new rows; empty means no pairs.
+        limit: the maximum number of changes, and of inserted rows.
 
-    Cost: one pass over the change, in vectors.
+    Cost: one vectorised pass over the change.
     """
     ordering = [(place, False) for place in by]
     sides = [_one_side(batch, sign) for sign in (-1, 1)]
@@ -301,7 +304,7 @@ def first_row_changes(batch: Batch, schema: Schema, by: Sequence[int], limit: in
 
 
 def _one_side(batch: Batch, sign: int) -> Batch:
-    """The inserted (1) or removed (-1) rows of a change, with positive counts."""
+    """Returns the inserted (1) or removed (-1) rows of a change, with positive counts."""
     at = (batch.diff * sign > 0).nonzero()[0]
     if len(at) == len(batch) and sign > 0:
         return batch
@@ -312,7 +315,7 @@ def _one_side(batch: Batch, sign: int) -> Batch:
 
 
 def _first(side: Batch, n: int, ordering: Ordering) -> Updates:
-    """The first rows of one side, in order."""
+    """Returns the first `n` distinct rows of one side of a change in an order."""
     updates = first_rows(Trace.from_batch(side), n, ordering)
     if updates is None:
         updates = side.updates.take(ordered(side.columns, side.layout.types, ordering))
@@ -328,10 +331,10 @@ def _unpaired(row: Any, diff: int) -> RowChange:
 
 
 def _pair_rows(listed: Sequence[tuple[Any, int]], by: Sequence[int]) -> Iterator[RowChange]:
-    """Pairs the rows of one key; the rest were only inserted or removed."""
+    """Pairs removed and inserted rows with the same key; yields other rows without a partner."""
 
     def key(item: tuple[Any, int]) -> list[Any]:
-        # NaN is one key although it does not equal itself.
+        # because NaN does not equal itself, but all NaNs are the same key
         return ["NaN" if value != value else (value,) for value in (item[0][i] for i in by)]
 
     for _, group in groupby(listed, key):

@@ -1,12 +1,13 @@
 """The definition of a stage as data: operators, expressions and schemas, in parts.
 
 A `Definition` can be written to the log, compared by fingerprint and compiled again after a
-restart. Only the user's Python functions are not data. They are stored beside it in the state in
-which they were given, and identified by `nosync_nb.collections.functions.fingerprint`.
+restart. Only the user's Python functions are not data. They are stored beside the definition, in
+the state in which the user passed them, and are identified by
+`nosync_nb.collections.functions.fingerprint`.
 
-The nesting of a definition depends on its author, and a definition may come from a log. The depth
-of Python's stack depends on the caller. So functions that follow the nesting yield the calls that
-they need, and `run_trampoline` runs these at one depth of the stack.
+A definition may be nested to any depth, even if it comes from a log, but Python's stack is limited.
+So functions that follow the nesting are generators, which yield the calls that they need.
+`run_trampoline` runs these calls without using more of the stack.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from nosync_nb.rows import Field, Schema
 SEMANTICS = 2  # incremented when an operator changes its results
 
 OPERATORS_MAX = 10_000
-"""The most operators in a definition; only generated definitions reach thousands."""
+"""The maximum number of operators in a definition; only generated definitions have thousands."""
 
 NO_LEVELS: frozenset[int] = frozenset()
 
@@ -32,22 +33,22 @@ NO_LEVELS: frozenset[int] = frozenset()
 class Definition:
     """One operator over its inputs; immutable.
 
-    A definition that is used twice is one part. All methods are iterative, so the depth of a
-    definition affects the time and not the stack.
+    A definition that is used twice is a single, shared part. All methods are iterative, so a deeply
+    nested definition takes more time, but not more of the stack.
 
     Args:
-        op: the operator's word, e.g. "filter"; "ref" refers to an input or stage by name.
+        op: the keyword of the operator, such as "filter"; "ref" refers to an input or stage.
         schema: the schema of the output.
         inputs: the input definitions.
         params: the operator's parameters, as JSON values.
         functions: the user's functions among the operator's arguments.
 
     Attributes:
-        size: the number of its operators.
-        levels: the levels of the loops whose variables it uses without being the loop itself.
+        size: the number of operators, including those of all parts.
+        levels: the levels of the enclosing loops whose variables the definition uses.
 
     Raises:
-        StageError: if it has more than `OPERATORS_MAX` operators.
+        StageError: if the definition has more than `OPERATORS_MAX` operators.
     """
 
     __slots__ = (
@@ -99,7 +100,7 @@ class Definition:
             )
 
     def _free(self) -> frozenset[int]:
-        """The levels of loops whose variables are used."""
+        """Returns the value of `levels`, from the parameters and the inputs."""
         if self.op == "variable":
             return frozenset((self.params["level"],))
         parts = [each.levels for each in self.inputs]
@@ -117,22 +118,22 @@ class Definition:
         params: Mapping[str, Any] | None = None,
         functions: tuple[Function, ...] = (),
     ) -> Definition:
-        """An operator over this one, with the same columns unless `schema` is given."""
+        """Returns an operator over this definition; it has the same columns by default."""
         return Definition(op, self.schema if schema is None else schema, (self,), params, functions)
 
     def columns(self, places: Sequence[int]) -> Definition:
-        """Some of the columns, by place."""
+        """Returns a projection to the columns at some positions."""
         schema = Schema([self.schema.fields[i] for i in places])
         return self.then("select", schema, {"outputs": list(places)})
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The user's functions."""
+        """The user's functions among the arguments of this operator alone."""
         return tuple(c.function for c in self.captured)
 
     @property
     def is_ref(self) -> bool:
-        """True if it refers to a named collection."""
+        """True if the definition is a reference to an input or stage."""
         return self.op == "ref"
 
     @property
@@ -142,21 +143,24 @@ class Definition:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The names this definition depends on directly, each once. Cost: O(size), once."""
+        """The names of the inputs and stages that the definition refers to, each once.
+
+        Cost: O(size), once.
+        """
         if self._names is None:
             self._names = tuple(dict.fromkeys(ref.name for ref in self.refs))
         return self._names
 
     @property
     def captures(self) -> tuple[CapturedFunction, ...]:
-        """The user's functions in it, with those of all parts. Cost: O(size), once."""
+        """The user's functions in the definition and all its parts. Cost: O(size), once."""
         if self._captures is None:
             self._captures = tuple(each for part in self.walk() for each in part.captured)
         return self._captures
 
     @property
     def refs(self) -> tuple[Definition, ...]:
-        """The references in it. Cost: O(size), once."""
+        """The parts that are references to inputs or stages. Cost: O(size), once."""
         if self._refs is None:
             self._refs = tuple(part for part in self.walk() if part.is_ref)
         return self._refs
@@ -182,18 +186,18 @@ class Definition:
                 waiting.extend([(each, False) for each in reversed(part.inputs)])
 
     def fingerprint(self, named: Mapping[str, str]) -> str:
-        """Identifies the computation; equal for equal computations, also after a restart.
+        """Returns the fingerprint; it is equal for equal computations, also after a restart.
 
         Args:
             named: the fingerprints of inputs and stages by name.
 
-        Cost: O(size) in the first call and when an input has another fingerprint, else
-        O(references).
+        Cost: O(size) in the first call, and after the fingerprint of an input has changed;
+        O(references) in all other calls.
         """
         return self.fingerprints(named)[id(self)]
 
     def fingerprints(self, named: Mapping[str, str]) -> Mapping[int, str]:
-        """The fingerprints of this definition and of all its parts, by `id`; see `fingerprint`."""
+        """Returns the fingerprints of the definition and all its parts, by `id` of the part."""
         key = tuple([named[name] for name in self.references])
         if self._known is None or self._known[0] != key:
             prints: dict[int, str] = {}
@@ -215,9 +219,10 @@ class Definition:
         )
 
     def to_json(self, functions: list[CapturedFunction]) -> list[dict[str, Any]]:
-        """The parts as JSON, inputs first and referred to by number, this one last.
+        """Returns the parts as JSON, inputs first, and this definition last.
 
-        Its functions are appended to `functions` and referred to by place.
+        Inputs are represented by the numbers of their parts. Functions are appended to `functions`,
+        and represented by their positions in it.
         """
         number: dict[int, int] = {}
         parts: list[dict[str, Any]] = []
@@ -243,8 +248,8 @@ class Definition:
         """Reads the definition that `to_json` wrote.
 
         Raises:
-            ValueError: if a part refers to a later part.
-            StageError: if there are more than `OPERATORS_MAX`.
+            ValueError: if an input of a part is not an earlier part.
+            StageError: if there are no parts, or more than `OPERATORS_MAX`.
         """
         if not 0 < len(data) <= OPERATORS_MAX:
             raise StageError(f"a description of {len(data)} operators")
@@ -268,12 +273,12 @@ class Definition:
 
 
 def reference_to(name: str, schema: Schema) -> Definition:
-    """A reference to a named collection."""
+    """Returns a reference to the input or stage with a name and its columns."""
     return Definition("ref", schema, (), {"name": name})
 
 
 def with_replaced_parts(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:
-    """The tree with parts (by identity) replaced; shares the parts that did not change."""
+    """Returns the tree with some parts replaced, by their `id`; unchanged parts are shared."""
     parts: dict[int, Definition] = {}
     for part in tree.walk():
         other = by_id.get(id(part))
@@ -290,7 +295,7 @@ def check_name(name: str, what: str) -> str:
     """Returns a valid name of an input or stage.
 
     Raises:
-        SchemaError: if it is not an identifier.
+        SchemaError: if the name is not an identifier, or is a Python keyword.
     """
     if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
         raise SchemaError(
@@ -303,13 +308,13 @@ def check_name(name: str, what: str) -> str:
 _Result = TypeVar("_Result")
 
 SuspendedCall = Generator[Any, Any, _Result]
-"""A suspended call: yields the calls whose results it needs, and receives each result."""
+"""A call that yields other calls whose results it needs, and receives each of the results."""
 
 
 def run_trampoline(call: SuspendedCall[_Result]) -> _Result:
-    """Returns the result of a call and runs all calls that it yields, at one depth of the stack.
+    """Runs a call and all calls that it yields, without nesting them on Python's stack.
 
-    An exception ends all of them; suspended calls cannot catch it.
+    An exception ends all of these calls; suspended calls cannot catch it.
     """
     waiting: list[SuspendedCall[Any]] = [call]
     result: Any = None

@@ -1,7 +1,7 @@
 """Formats a plan for people: as text in a terminal and as HTML in a notebook.
 
-A plan is a value: it shows the state at the time of the call. All its parts are escaped: names and
-expressions are never interpreted as HTML or as control sequences of a terminal.
+A plan is a value that shows the state at the time of the call. Names and expressions are escaped:
+they are never interpreted as HTML or as control sequences of a terminal.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from nosync_nb.errors import html, one_line
 from nosync_nb.expressions import retained_settings
 
 OPEN_MAX = 60
-"""A part with at most this number of lines is open in a notebook; a longer one opens on demand."""
+"""A notebook shows a section of at most this number of lines opened, and a longer one closed."""
 
 NAMES_MAX = 12
-"""The most columns that are named; of more, only the number is given for the rest."""
+"""The maximum number of names in a list; a longer list ends with the number of omitted names."""
 
 _LINES = (
     "font-family:monospace;line-height:1.4;padding:2px 0 4px 1.2em;"
     "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 )
 _HANGING = "padding-left:{0}ch;text-indent:-{0}ch"
-"""Wraps a long line to the right of the tree's lines."""
+"""Indents the continuation of a long line to the right of the lines of the tree."""
 
 
 class PlanLine(NamedTuple):
-    """A line: its text, a note, and the lines of the tree drawn before it."""
+    """A line of a plan: its text, a note, and the part of the tree that is drawn before it."""
 
     text: str
     note: str = ""
@@ -36,18 +36,18 @@ class PlanLine(NamedTuple):
 
 
 class PlanSection(NamedTuple):
-    """Lines below a title of their own."""
+    """A section of a plan: a title, which may be empty, and the lines below it."""
 
     title: str
     lines: Sequence[PlanLine]
 
 
 class ExplainOutput(str):
-    """A plan: a text of several lines, whose `repr` is the text itself.
+    """A plan as a text of several lines, whose `repr` is the text itself.
 
     Args:
         head: the title.
-        sections: the sections of the plan.
+        sections: the sections below the title.
     """
 
     __slots__ = ("_head", "_sections")
@@ -72,7 +72,7 @@ class ExplainOutput(str):
         return str(self)
 
     def _repr_html_(self) -> str:
-        """The plan as HTML: each part is an element that opens by mouse and keyboard."""
+        """The plan as HTML; each section opens and closes by mouse or keyboard."""
         parts = [f"<div><strong>{html(self._head)}</strong></div>"]
         for title, lines in self._sections:
             body = "".join(_line_html(line) for line in lines)
@@ -99,10 +99,10 @@ def _line_html(line: PlanLine) -> str:
 
 
 def operator_label(part: Definition) -> str:
-    """Describes an operator with its settings; has several lines if its text has.
+    """Returns the description of an operator and its settings, for people only.
 
-    No code parses the label. An operator without a phrase of its own is described by its word and
-    its arguments.
+    It has several lines if an expression of the user has. An operator without an entry in
+    `_PHRASES` is described by its keyword and its arguments.
     """
     said = _PHRASES.get(part.op, _plain)(part)
     given = retained_settings(part.params)
@@ -112,7 +112,7 @@ def operator_label(part: Definition) -> str:
 
 
 def listed_names(names: Sequence[str]) -> str:
-    """Some names, the first of them if there are many."""
+    """Returns a list of names as text; shortened if there are more than `NAMES_MAX`."""
     if len(names) <= NAMES_MAX:
         return ", ".join(names)
     return f"{', '.join(names[: NAMES_MAX - 1])} and {len(names) - NAMES_MAX + 1:,} more"
@@ -136,7 +136,7 @@ def _ordered(part: Definition) -> str:
     terms = []
     for place, descending, nulls_first in part.params["by"]:
         name = _names(part, [place])[0] + (" desc" if descending else "")
-        usual = nulls_first is not descending  # Spark's default: nulls first, and last with desc
+        usual = nulls_first is not descending  # Spark's default: nulls first, but last with desc
         terms.append(name if usual else f"{name} nulls {'first' if nulls_first else 'last'}")
     return ", ".join(terms)
 
@@ -214,7 +214,7 @@ def _loop(part: Definition) -> str:
 
 
 def _plain(part: Definition) -> str:
-    """The word and the arguments of an operator that has no phrase of its own."""
+    """Returns the keyword and the arguments of an operator without an entry in `_PHRASES`."""
     given = [f"{key}={value!r}" for key, value in part.params.items() if key != "settings"]
     said = ", ".join([name for name in (_functions(part),) if name] + given)
     return f"{_WORDS.get(part.op, part.op)} {said}".rstrip()

@@ -1,8 +1,9 @@
 """Hints for names and arguments that users know from pandas and Spark.
 
-An access to a missing method raises an error that names the right method, and so does an argument
-in the form of those libraries. The errors are `MisuseError`: an AttributeError for Python's
-attribute lookup, shown as one line with the remedy.
+If a user calls a method of those libraries that does not exist here, the error names the right
+method. The same applies to an argument in the form of those libraries. The error is a
+`MisuseError`: an AttributeError, as Python's attribute lookup requires, which is shown as one line
+with the remedy.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SPARK = "to_spark().{}(...)"
 _NULLS = "with_columns(x=\"coalesce(x, 0)\") or filter('x is not null')"
 
 _TYPO = 0.8
-"""The similarity of two names, from 0 to 1, above which one is a typing error of the other."""
+"""The similarity from 0 to 1 from which an unknown name is treated as a misspelled one."""
 
 ELSEWHERE = {
     **dict.fromkeys(("groupBy", "groupby"), "group_by(...)"),
@@ -114,7 +115,12 @@ _GROUPED = {
 
 
 def missing_attribute_error(name: str, columns: Iterable[str], own: Iterable[str]) -> NoReturn:
-    """Raises for a missing attribute of a collection with these columns."""
+    """Raises MisuseError for a missing attribute of a collection, with a hint.
+
+    Args:
+        columns: the names of its columns.
+        own: the names of its attributes.
+    """
     known = ELSEWHERE.get(name, "").replace("{}", name)
     if name in columns:
         known = f"an SQL string, as in filter('{name} = ...') or select('{name}')"
@@ -122,7 +128,7 @@ def missing_attribute_error(name: str, columns: Iterable[str], own: Iterable[str
 
 
 def missing_grouped_attribute_error(name: str, own: Iterable[str]) -> NoReturn:
-    """Raises for a missing attribute of a grouped collection."""
+    """Raises MisuseError for a missing attribute of a grouped collection, with a hint."""
     known = _GROUPED.get(name)
     if known == "":
         known = f"agg(name='{name}(x)')"
@@ -131,14 +137,14 @@ def missing_grouped_attribute_error(name: str, own: Iterable[str]) -> NoReturn:
 
 
 def unnamed_column_error(call: str, given: Any) -> NoReturn:
-    """Raises for columns that were passed to `call` without names for the results."""
+    """Raises MisuseError for an argument of `call` that does not name the result column."""
     raise MisuseError(
         f"{call} takes columns by name, not {str(given)!r}", hint=f"write {_named(call, given)}"
     )
 
 
 def _named(call: str, given: Any) -> str:
-    """An argument in the form of other libraries, converted to ours."""
+    """Returns a call with named columns for an argument in the form of other libraries."""
     if isinstance(given, dict) and all(isinstance(each, str) for each in given.values()):
         named = [f"{column}={f'{how}({column})'!r}" for column, how in given.items()]
         return f"{call}({', '.join(named)})"

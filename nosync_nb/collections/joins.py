@@ -1,12 +1,13 @@
 """Builds all kinds of joins from the inner join and `distinct`.
 
-With D the distinct keys of the right side: semi = left joined with D; anti = left - semi; left =
-inner + (anti padded with nulls). right adds the right rows without a left partner, padded on the
-left, and full is both. So a second match never produces a padded row, null keys appear padded, and
-multiplicities on one side do not multiply existence on the other.
+Let D be the distinct keys of the right side. Then semi = left joined with D; anti = left - semi; a
+left join = inner + (anti padded with nulls). A right join adds the right rows without a left
+partner, padded on the left. A full join adds both. Therefore a row with a partner is never padded,
+rows with null keys are padded, and duplicates on the right side do not multiply the result of a
+semi or anti join.
 
-A key may be a Spark SQL expression of its side. It becomes a further column for the match, which is
-not in the result.
+A key may be a Spark SQL expression over one side. It becomes an additional column for the match,
+which is not in the result.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from nosync_nb.rows import Field, Schema, widens
 _KINDS = ("inner", "left", "right", "full", "semi", "anti", "cross")
 _SPELLINGS = {"outer": "full", "leftsemi": "semi", "leftanti": "anti"}
 On = str | Sequence[str] | Mapping[str, str] | None
-"""The keys of a join: a column, columns, or pairs of columns or expressions."""
+"""The keys of a join: a column, a list of columns, or a dict of left and right expressions."""
 
 
 class _Sides(NamedTuple):
-    """Two definitions ready to be matched.
+    """The two sides of a join, prepared for the match.
 
     Attributes:
-        left, right: with computed keys after their own columns; keys of one type.
-        pairs: positions of the keys, pairwise.
-        widths: the numbers of own columns.
-        rest: positions of the right columns in the result.
+        left, right: the definitions, with computed keys as last columns. Matching keys have the
+            same type.
+        pairs: the positions of the left and right column of each key.
+        widths: the number of columns of each side without computed keys.
+        rest: the positions of the right columns that are in the result.
     """
 
     left: Definition
@@ -47,7 +49,7 @@ class _Sides(NamedTuple):
     rest: list[int]
 
     def schema(self) -> Schema:
-        """The columns of the result."""
+        """Returns the columns of the result."""
         own = self.left.schema.fields[: self.widths[0]]
         return Schema([*own, *(self.right.schema.fields[i] for i in self.rest)])
 
@@ -75,7 +77,7 @@ def join_definition(
 
 
 def _kind(how: str) -> str:
-    """The kind of a join, in any of Spark's spellings."""
+    """Returns the kind of a join that is written in any of Spark's spellings."""
     plain = how.lower().replace("_", "") if isinstance(how, str) else ""
     kind = _SPELLINGS.get(plain) or plain.removesuffix("outer")
     if kind not in _KINDS:
@@ -86,7 +88,7 @@ def _kind(how: str) -> str:
 def _match_sides(
     left: Definition, right: Definition, on: On, kind: str, types: SparkTypeResolver
 ) -> _Sides:
-    """The two sides with resolved keys of one type."""
+    """Returns the two sides with resolved keys; matching keys have the same type."""
     named = _key_pairs(on)
     widths = (len(left.schema), len(right.schema))
     _check_keys(left, right, named)
@@ -95,10 +97,11 @@ def _match_sides(
     left, left_places = _with_computed_keys(left, [a for a, _ in named], types)
     right, right_places = _with_computed_keys(right, [b for _, b in named], types)
     pairs = list(zip(left_places, right_places, strict=True))
-    if kind in ("semi", "anti"):  # widened keys would change the left columns: match by copies
+    if kind in ("semi", "anti"):  # because widened keys would change the left columns
         left, pairs = _with_copied_keys(left, right, pairs)
     left, right = _same_types(left, right, pairs, [a for a, _ in named], widths)
-    # A plain right key equals the left one, but right and full joins have rows without a left side.
+    # A right key equals the left one, so it is omitted. In right and full joins there are rows
+    # without a left side, so there it is omitted only if the left key is a plain column.
     outer = kind in ("right", "full")
     gone = {b for a, b in pairs if not outer or a < widths[0]}
     rest = [i for i in range(widths[1]) if i not in gone]
@@ -106,7 +109,7 @@ def _match_sides(
 
 
 def _key_pairs(on: On) -> list[tuple[str, str]]:
-    """The keys as pairs of names or expressions."""
+    """Returns the keys as pairs of a left and a right name or expression."""
     if on is None:
         raise SchemaError(
             "join: no key columns",
@@ -148,7 +151,10 @@ def _check_keys(left: Definition, right: Definition, named: Sequence[tuple[str, 
 def _check_columns_early(
     left: Definition, right: Definition, named: Sequence[tuple[str, str]], kind: str
 ) -> None:
-    """Refuses columns of one name on both sides, before Spark is asked for the type of a key."""
+    """Raises SchemaError if both sides have a column of the same name.
+
+    This check needs no types of keys, so Spark need not be started for it.
+    """
     plain = [(a.lower(), b.lower()) for a, b in named]
     taken = {name.lower() for name in left.schema.names}
     outer = kind in ("right", "full")
@@ -168,7 +174,7 @@ def _clash_error(name: str) -> SchemaError:
 def _with_computed_keys(
     side: Definition, keys: Sequence[str], types: SparkTypeResolver
 ) -> tuple[Definition, list[int]]:
-    """Adds computed keys as further columns, and returns the positions of all keys."""
+    """Adds computed keys as additional columns, and returns the positions of all keys."""
     schema = side.schema
     outputs: list[Any] = list(range(len(schema)))
     fields = list(schema.fields)
@@ -195,7 +201,7 @@ def _with_computed_keys(
 def _with_copied_keys(
     left: Definition, right: Definition, pairs: Sequence[tuple[int, int]]
 ) -> tuple[Definition, list[tuple[int, int]]]:
-    """Repeats left keys of a narrower type as further columns, so that these can be widened."""
+    """Duplicates left key columns of a narrower type, so that the duplicates can be widened."""
     outputs = list(range(len(left.schema)))
     fields = list(left.schema.fields)
     copied = []
@@ -218,7 +224,7 @@ def _same_types(
     named: Sequence[str],
     widths: tuple[int, int],
 ) -> tuple[Definition, Definition]:
-    """Widens key columns where one side's type is wider."""
+    """Widens each key column to the type of the other side, if that type is wider."""
     wide_left = list(left.schema.fields)
     wide_right = list(right.schema.fields)
     for (place, other), text in zip(pairs, named, strict=True):
@@ -250,7 +256,7 @@ def _widened(side: Definition, fields: list[Field]) -> Definition:
 
 
 def _check_columns(sides: _Sides) -> None:
-    """Refuses columns of one name on both sides."""
+    """Raises SchemaError if both sides have a column of the same name in the result."""
     taken = {f.name.lower() for f in sides.left.schema.fields[: sides.widths[0]]}
     for i in sides.rest:
         name = sides.right.schema.names[i]
@@ -259,18 +265,18 @@ def _check_columns(sides: _Sides) -> None:
 
 
 def _without_computed_keys(side: Definition, width: int) -> Definition:
-    """A side without computed keys."""
+    """Returns the first `width` columns, which excludes computed keys."""
     return side if len(side.schema) == width else side.columns(range(width))
 
 
 def _inner(sides: _Sides) -> Definition:
-    """The pairs with equal keys."""
+    """Builds the inner join."""
     outputs = [[0, i] for i in range(sides.widths[0])] + [[1, i] for i in sides.rest]
     return _pairs(sides.left, sides.right, sides.pairs, sides.schema(), outputs)
 
 
 def _semi(sides: _Sides) -> Definition:
-    """The left rows that have a partner, with their counts."""
+    """Builds the left rows that have a partner, with their own counts."""
     keys = sides.right.columns(_distinct([b for _, b in sides.pairs])).then("distinct")
     places = {b: i for i, b in enumerate(_distinct([b for _, b in sides.pairs]))}
     outputs = [[0, i] for i in range(len(sides.left.schema))]
@@ -283,13 +289,13 @@ def _distinct(places: Sequence[int]) -> list[int]:
 
 
 def _anti(sides: _Sides) -> Definition:
-    """The left rows without a partner."""
+    """Builds the left rows without a partner."""
     partners = _semi(sides).then("negate")
     return Definition("concat", sides.left.schema, (sides.left, partners))
 
 
 def _padded_left(sides: _Sides) -> Definition:
-    """The right rows without a partner, their keys under the left names."""
+    """Builds the right rows without a partner, with their keys in the left columns."""
     back = [(b, a) for a, b in sides.pairs]
     lonely = _anti(sides._replace(left=sides.right, right=sides.left, pairs=back))
     schema, width = sides.schema(), len(lonely.schema)
@@ -305,7 +311,7 @@ def _padded_left(sides: _Sides) -> Definition:
 
 
 def _cross(left: Definition, right: Definition, on: On) -> Definition:
-    """Every pair of rows: a join by a key of no columns."""
+    """Builds a cross join: a join by a key without columns."""
     if on is not None:
         raise SchemaError(
             "join: a cross join has no key columns", hint="leave out on=, or use how='inner'"

@@ -1,7 +1,7 @@
 """Builds loops from a body: a function of the loop's variable that returns its next value.
 
 The body is called once, with a collection that represents the variable. Its result describes one
-round. Levels number loops by nesting, so that equal loops have equal definitions.
+round. Each loop has a level, its depth of nesting, so that equal loops have equal definitions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nosync_nb.rows import Field, Schema
 
 
 class _Nesting(threading.local):
-    """The variables of the loops whose bodies this thread is describing, the outermost first."""
+    """The variables of the loops whose bodies this thread is calling, the outermost first."""
 
     around: Sequence[list[Definition]] = ()
 
@@ -31,7 +31,7 @@ Wrap = Callable[[Definition], Any]
 _TAG = "_variable"
 _UNNAMED = ""  # the name of the only variable of a loop
 _variables: WeakKeyDictionary[Definition, tuple[Definition, ...]] = WeakKeyDictionary()
-"""The variables of each loop, to distinguish them from those of other loops."""
+"""The variables of each loop definition that was built in this process."""
 
 
 def iterate_definition(
@@ -41,10 +41,10 @@ def iterate_definition(
     body: Callable[[Any], Any],
     rounds: int | None,
 ) -> Definition:
-    """Repeats a body on one variable; see `Collection.iterate`.
+    """Builds a loop with one variable; see `Collection.iterate`.
 
     Args:
-        wrap: converts a definition to the collection that the body gets.
+        wrap: converts a definition to the collection that is passed to the body.
     """
     _check_body(body, 1, {})
     (loop,) = _trace_body(
@@ -60,7 +60,10 @@ def mutual_iterate_definitions(
     body: Callable[..., Any],
     rounds: int | None,
 ) -> list[Definition]:
-    """Repeats a body on several variables; see `Session.iterate`."""
+    """Builds a loop with several variables; see `Session.iterate`.
+
+    Returns: the last value of each variable, in the order of `sources`.
+    """
     if isinstance(rounds, SessionBound):
         raise StageError(
             "iterate: a variable cannot be called 'rounds', the argument that limits the rounds",
@@ -80,7 +83,11 @@ def mutual_iterate_definitions(
 
 
 def _by_name(values: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values that a body returned, by the names of its variables."""
+    """Returns the values that a body returned, by the names of its variables.
+
+    Raises:
+        StageError: if there is not exactly one value for each variable.
+    """
     names = ", ".join(sources)
     if isinstance(values, SessionBound) and len(sources) == 1:
         return dict.fromkeys(sources, values)
@@ -105,7 +112,12 @@ def _by_name(values: Any, sources: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
-    """Raises if a body is not callable, or cannot be called with its variables."""
+    """Raises StageError if a body is not callable, or cannot be called with its variables.
+
+    Args:
+        places: the number of variables that are passed by position.
+        names: the variables that are passed by name.
+    """
     wanted = f"lambda {', '.join(names) or 'value'}: ..."
     if not callable(body):
         raise StageError(f"iterate: {body!r} is not a function", hint=f"write iterate({wanted})")
@@ -127,7 +139,7 @@ def _check_body(body: Any, places: int, names: Mapping[str, Any]) -> None:
 
 
 def refuse_inside(what: str) -> None:
-    """Raises if this thread is in the body of a loop, where changes are not allowed.
+    """Raises StageError if this thread is in the body of a loop, where changes are not allowed.
 
     Failure: a body is called once, when the loop is described. Its inserts and commits would run
     then, even if the loop is never used, and not in its rounds. So they are refused.
@@ -141,7 +153,7 @@ def refuse_inside(what: str) -> None:
 
 
 def refuse_reading(definition: Definition) -> None:
-    """Raises if the variable of a loop is read while its body is described."""
+    """Raises StageError if the variable of a loop is read inside a body."""
     if _nesting.around and definition.levels:
         raise StageError(
             "the variable of a loop cannot be read in the body, which only describes a round",
@@ -156,7 +168,12 @@ def _trace_body(
     body: Callable[[Mapping[str, Definition]], Mapping[str, Any]],
     rounds: int | None,
 ) -> list[Definition]:
-    """Calls the body once on variables; returns the definition of each variable's last value."""
+    """Calls the body once, and returns the definition of each variable's last value.
+
+    Args:
+        sources: the first value of each variable, by its name.
+        body: returns the next values of the variables, by their names.
+    """
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
         raise StageError(
             f"iterate: rounds={rounds!r} is not an integer", hint="use 1 or more, or None"
@@ -194,7 +211,11 @@ def _trace_body(
 
 
 def _check_inside(tree: Definition, active: set[int]) -> None:
-    """Raises if a tree uses the variable of a loop that has ended."""
+    """Raises StageError if a tree uses the variable of a loop that has ended.
+
+    Args:
+        active: the `id` of each variable of the enclosing loops.
+    """
     seen: set[int] = set()
     waiting = [tree]
     while waiting:
@@ -206,14 +227,14 @@ def _check_inside(tree: Definition, active: set[int]) -> None:
             raise outside_all_loops()
         if each.op == "iterate":
             if each not in _variables:
-                continue  # a complete loop from a log
+                continue  # because a loop from a log is complete
             active = active | {id(own) for own in _variables[each]}
         if each.levels:
             waiting += each.inputs
 
 
 def outside_all_loops() -> StageError:
-    """The error for a loop variable that is used outside of its loop."""
+    """Returns the error for a loop variable that is used outside of its loop."""
     return StageError(
         "the variable of a loop is used outside the loop",
         hint="use it inside the body, and outside the result of iterate(), its last value",
@@ -221,7 +242,12 @@ def outside_all_loops() -> StageError:
 
 
 def _next_value(host: SessionProtocol, name: str, value: Any, source: Definition) -> Definition:
-    """The next value of a variable, of its own schema."""
+    """Returns the next value of a variable, converted to the types of the variable.
+
+    Raises:
+        StageError: if the body did not return a collection of this session.
+        SchemaError: if the columns differ.
+    """
     if not isinstance(value, SessionBound):
         raise StageError(
             f"iterate: the body returned {value!r}{_for_variable(name)}, not a collection",
@@ -254,7 +280,11 @@ def _outputs(
     rounds: int | None,
     variables: tuple[Definition, ...],
 ) -> list[Definition]:
-    """The loop's definition; several variables leave it as one collection, tagged."""
+    """Builds the definition of the loop, and one for the last value of each variable.
+
+    A loop with several variables returns one collection: a tag with the number of the variable, and
+    the columns of all variables.
+    """
     inputs = (*sources, *results)
     params = {"level": level, "rounds": rounds}
     if len(sources) == 1:

@@ -8,9 +8,9 @@ Libraries that do not know NoSync read the rows of a collection, too:
 Each library calls a method of its protocol when it reads, and gets the rows at that time. The
 library cannot change the rows of the collection.
 
-A `CollectionAtEpoch` is a collection at one epoch, with the same reads as the collection itself. It
-holds no rows: each read reads that epoch. Epochs do not change, so the rows of each read are the
-same. Reading raises if the session was rewound to before the epoch, or if the epoch is no longer
+A `CollectionAtEpoch` is a collection at one epoch, with the same read methods as the collection. It
+stores no rows: each call reads that epoch. Epochs do not change, so all calls return the same rows.
+A read raises an error if the session was rewound to before the epoch, or if the epoch is no longer
 retained.
 """
 
@@ -47,7 +47,7 @@ from nosync_nb.trace.paging import first_rows
 
 
 class ArrowStream(ABC):
-    """An object that has columns and can give its rows as an Arrow table."""
+    """The base of objects that provide their rows to other libraries by Arrow's protocols."""
 
     @property
     @abstractmethod
@@ -59,36 +59,39 @@ class ArrowStream(ABC):
         """The rows as an Arrow table."""
 
     def __arrow_c_schema__(self) -> Any:
-        """The columns for users of Arrow's C interface: `pyarrow.schema(late)`; reads no rows."""
+        """The columns in Arrow's C interface, as for `pyarrow.schema(late)`; reads no rows."""
         return self.schema.arrow.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """The current rows for users of Arrow streams.
+        """The current rows as an Arrow stream.
 
-        Cost: that of `to_arrow`, at every call.
+        Cost: that of `to_arrow`, in every call.
         """
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
-        """The current rows for users of the interchange protocol of DataFrames."""
+        """The current rows in the interchange protocol of DataFrames."""
         return self.to_arrow().__dataframe__(nan_as_null, allow_copy)
 
     def __narwhals_dataframe__(self) -> Any:
-        """The current rows for Altair, Plotly and Bokeh: Narwhals, their basis, takes no stream."""
+        """The current rows for Altair, Plotly and Bokeh, which read them with Narwhals.
+
+        Narwhals does not accept Arrow streams.
+        """
         import narwhals
 
-        # Only Narwhals' own wrapper has the object of its protocol; a test with Altair checks this.
+        # private, because no public method returns this object; a test with Altair checks it
         return vars(narwhals.from_native(self.to_arrow(), eager_only=True))["_compliant_frame"]
 
     @property
     def hvplot(self) -> Any:
-        """Charts of the current rows, by hvPlot, which takes no stream but has its own property.
+        """Charts of the current rows, drawn by hvPlot: `late.hvplot.bar(x="carrier", y="delay")`.
 
-        `late.hvplot.bar(x="carrier", y="delay")`: the rows are read when the property is. A
-        notebook draws them after `hvplot.extension("bokeh")`, as for other libraries.
+        The rows are read when the property is accessed. A notebook shows the charts after
+        `hvplot.extension("bokeh")`, as for other libraries.
 
         Raises:
-            MisuseError: hvPlot is not installed. `hasattr` then returns False.
+            MisuseError: if hvPlot is not installed. `hasattr` then returns False.
 
         Examples:
             >>> late.hvplot.bar("carrier", "delay")
@@ -106,7 +109,7 @@ _FEWER = "read fewer rows: .head(n), .rows(limit=n), an aggregate, or use .to_sp
 
 
 def _failed_read_text(collection: Readable, *_: Any, **__: Any) -> str:
-    """The text for a read that ran out of memory."""
+    """Returns the message for a read that ran out of memory."""
     return f"{collection._title()} could not be read; nothing has changed"
 
 
@@ -128,7 +131,7 @@ class Readable(SessionBound, ArrowStream):
 
     @property
     def name(self) -> str | None:
-        """The name, if it has one.
+        """The name of the input or stage; None for an unnamed collection.
 
         Examples:
             >>> late.name, flights.distinct().name
@@ -138,7 +141,9 @@ class Readable(SessionBound, ArrowStream):
 
     @property
     def stale(self) -> Stopped | None:
-        """Why the collection is stale or reads a stage that is, with its last epoch; else None.
+        """The reason and the last epoch if the collection or a stage that it reads is stale.
+
+        None if neither is stale.
 
         Examples:
             >>> if late.stale is not None:
@@ -148,15 +153,15 @@ class Readable(SessionBound, ArrowStream):
 
     @enough_memory(_failed_read_text, _FEWER)
     def rows(self, at: Any = None, limit: int | None = None) -> list[Any]:
-        """The rows as named tuples in canonical order, a row n times.
+        """The rows as named tuples in canonical order; a row with count n is repeated n times.
 
         Raises:
             TimeError: if `at` is not readable.
-            NegativeMultiplicityError: if the count of a row is below 0, among the first `limit` or
-                not.
+            NegativeMultiplicityError: if the count of any row is below 0, even if that row is not
+                among the first `limit`.
 
-        Cost: O(n log n). With `limit`: one pass in vectors, 2 to 15 ns a row. A later call at the
-        last epoch costs only the changes since the call before. At a past epoch it costs the
+        Cost: O(n log n). With `limit`: one vectorised pass, 2 to 15 ns per row. A later call at the
+        last epoch costs only the changes since the previous call. A call at a past epoch costs the
         changes from that epoch to the last one.
 
         Examples:
@@ -176,13 +181,13 @@ class Readable(SessionBound, ArrowStream):
 
     @enough_memory(_failed_read_text, _FEWER)
     def count(self, at: Any = None) -> int:
-        """The number of rows, copies counted.
+        """The number of rows, duplicates included.
 
         Raises:
             NegativeMultiplicityError: if the count of a row is below 0.
 
-        Cost: a lookup of the rows that were removed since the last call; at a past epoch, also of
-        the rows that have changed since.
+        Cost: a lookup of the rows that were removed since the previous call. At a past epoch, also
+        a lookup of the rows that have changed since that epoch.
 
         Examples:
             >>> flights.count(), flights.count(at=0)
@@ -202,14 +207,15 @@ class Readable(SessionBound, ArrowStream):
         """The first `n` rows in canonical order, or in another: `by="x desc, y nulls last"`.
 
         Args:
-            by: columns or Spark SQL expressions, as in `Grouped.top`; nulls come first, and last if
-                descending, unless the text says otherwise.
+            by: columns or Spark SQL expressions, as in `Grouped.top`. By default nulls come first
+                in ascending order, and last in descending order.
 
         Raises:
-            NegativeMultiplicityError: if the count of a row is below 0, among these or not.
+            NegativeMultiplicityError: if the count of any row is below 0, even if that row is not
+                among the first `n`.
 
-        Cost: the same as `rows(limit=n)`, also with columns in `by`. With expressions in `by`, or
-        `nulls first` and `nulls last`, all rows are ordered: O(n log n).
+        Cost: that of `rows(limit=n)` if `by` has only columns. With expressions, `nulls first` or
+        `nulls last` in `by`, all rows are sorted: O(m log m) for m rows.
 
         Examples:
             >>> flights.head(1, by="delay desc")
@@ -235,10 +241,11 @@ class Readable(SessionBound, ArrowStream):
         return named_tuples([rows.take(c, order) for c in own], self.schema, len(order))
 
     def _ordered(self, by: str | None) -> tuple[Definition, list[tuple[int, bool]], list[int]]:
-        """The rows with all values that an order needs, the order, and the columns of null flags.
+        """Returns a definition with all values that an order needs, the order, and null flags.
 
-        A flag, True for nulls of a column, is a further column. It precedes its column in the order
-        if nulls come first in descending order, or last in ascending order.
+        A null flag is an additional column that is True where another column is null. It precedes
+        that column in the order if nulls come first in descending order, or last in ascending
+        order. The third result has the positions of the columns that need a flag.
         """
         own, text = self._definition, by or ""
         plain = _plain_order(text, self.schema)
@@ -255,7 +262,7 @@ class Readable(SessionBound, ArrowStream):
         return definition, ordering, flags
 
     def _first(self, n: int, ordering: Ordering, at: Any = None) -> list[Any] | None:
-        """The first `n` rows in an order; None if all rows would have to be added up for them."""
+        """Returns the first `n` rows in an order; None if that requires merging all layers."""
         host, definition = self._host, self._definition
         batch = host.apply_to_trace(definition, lambda trace: first_rows(trace, n, ordering), at)
         if batch is None:
@@ -265,7 +272,7 @@ class Readable(SessionBound, ArrowStream):
 
     @enough_memory(_failed_read_text, _FEWER)
     def to_arrow(self, at: Any = None) -> pa.Table:
-        """The rows as an Arrow table, copies expanded, in no promised order.
+        """The rows as an Arrow table, with duplicates repeated, in no particular order.
 
         Examples:
             >>> late.to_arrow().column_names
@@ -283,12 +290,13 @@ class Readable(SessionBound, ArrowStream):
 
     @enough_memory(_failed_read_text, _FEWER)
     def to_pandas(self, at: Any = None, types: str = "numpy") -> Any:
-        """The rows as a pandas DataFrame, copies expanded, in no promised order.
+        """The rows as a pandas DataFrame, with duplicates repeated, in no particular order.
 
         Args:
-            types: `"numpy"`, or `"arrow"` for Arrow-backed columns, which hold every value exactly.
-                numpy has no null: integers with a null become floats, and null becomes NaN. An
-                input refuses such a frame where its values cannot be restored.
+            types: `"numpy"`, or `"arrow"` for Arrow-backed columns, which represent every value
+                exactly. numpy has no null: an integer column with nulls becomes a float column, and
+                null becomes NaN. An input rejects such a frame if the original values cannot be
+                restored from it.
 
         Raises:
             SchemaError: if numpy cannot hold a value, such as a date after the year 9999.
@@ -300,7 +308,7 @@ class Readable(SessionBound, ArrowStream):
         return to_frame(self.to_arrow(at), types)
 
     def to_spark(self, at: Any = None) -> Any:
-        """The rows as a DataFrame of the session's Spark session, copies expanded.
+        """The rows as a DataFrame of the session's Spark session, with duplicates repeated.
 
         Examples:
             >>> late.to_spark().groupBy("carrier").count().collect()
@@ -312,10 +320,11 @@ class Readable(SessionBound, ArrowStream):
     def changes(self, after: Any = None, upto: Any = None) -> pa.Table:
         """Net changes of the epochs in `(after, upto]`: the columns, and last `diff`.
 
-        If the collection has a column `diff` itself, the last one is `diff_`.
+        If the collection already has a column `diff`, the last column is named `diff_`.
 
         Args:
-            after: None: from the beginning. `upto`: None: through the last epoch.
+            after: the epoch before the first change; `None` means from the beginning.
+            upto: the epoch of the last change; `None` means the last epoch.
 
         Examples:
             >>> flights.remove([("UA", 1, 20.0)])
@@ -339,12 +348,12 @@ class Readable(SessionBound, ArrowStream):
     def explain(self) -> ExplainOutput:
         """Explains the computation: the plan from the result down to its inputs, with the reasons.
 
-        The result is a text, printed as it reads; in a notebook its parts open and close. It lists
-        the columns that are read and those that are no longer carried, and the filters that were
-        moved. It lists each arrangement that is maintained for lookups, with its stages, rows and
-        bytes. For a change of each input, it lists the lookups.
+        The result is a text; a notebook shows it with sections that open and close. It lists the
+        columns that each operator reads or drops, and the filters that were moved. It lists each
+        arrangement that is maintained for lookups, with its stages, rows and bytes. For each input,
+        it lists the lookups that a change of the input causes.
 
-        Cost: O(operators of it, nodes of the session); reads no row.
+        Cost: O(operators of the collection + nodes of the session); no row is read.
 
         Examples:
             >>> print(late.explain())
@@ -356,13 +365,13 @@ class Readable(SessionBound, ArrowStream):
         return self._host.explain(self._definition)
 
     def _sample(self, limit: int) -> list[Any]:
-        """Some current rows, for trying a function on."""
+        """Returns up to `limit` current rows, to infer a schema from a function's results."""
         batch = self._host.read(self._definition, None)
         index = np.arange(min(limit, len(batch)))
         return named_tuples([rows.take(c, index) for c in batch.columns], self.schema, len(index))
 
     def _read(self, at: Any) -> Batch:
-        """The consolidated rows, each with a positive count."""
+        """Returns the consolidated rows at an epoch; raises if a count is negative."""
         batch = self._host.read(self._definition, at)
         host, definition = self._host, self._definition
         refuse_negative(
@@ -371,7 +380,7 @@ class Readable(SessionBound, ArrowStream):
         return batch
 
     def _repeat_rows(self, order: Any, counts: Any, limit: int | None) -> Any:
-        """Each number of `order` as often as its count says, the first `limit` of all."""
+        """Repeats each position of `order` by its count; returns at most `limit` positions."""
         if limit is not None:
             return order.repeat(np.minimum(counts, max(limit, 0)))[:limit]
         if len(counts) and int(counts.max()) > self._host.collect_rows:
@@ -379,7 +388,7 @@ class Readable(SessionBound, ArrowStream):
         return order.repeat(counts)
 
     def _check_size(self, count: int) -> None:
-        """Raises if there are more rows than a read may collect."""
+        """Raises StageError if there are more rows than a read may return."""
         most = self._host.collect_rows
         if count > most:
             raise StageError(
@@ -389,7 +398,7 @@ class Readable(SessionBound, ArrowStream):
             )
 
     def _check_memory(self, batch: Batch) -> None:
-        """Raises MemoryError before copying rows that do not fit into this machine's memory.
+        """Raises MemoryError if the rows with their duplicates do not fit into free memory.
 
         Failure: a row of a log has a count of some millions, which takes a few bytes in the log.
         The operating system grants more memory than it has, and kills the process when it writes
@@ -409,18 +418,20 @@ class Readable(SessionBound, ArrowStream):
 
 
 def result_title(name: str | None) -> str:
-    """The title of a collection in an error."""
+    """Returns the phrase for a collection in an error message."""
     return f"collection '{name}'" if name else "an unnamed collection"
 
 
 def refuse_negative(
     batch: Batch, title: str, epoch: Callable[[], int], repair: Callable[[], str]
 ) -> None:
-    """Raises if the count of a row of a state is below 0.
+    """Raises NegativeMultiplicityError if the count of a row is below 0.
 
     Args:
+        batch: the consolidated rows at an epoch.
+        title: the phrase for the collection.
         epoch: returns the epoch that was read.
-        repair: returns the command that repairs it.
+        repair: returns the command that repairs the count.
     """
     if len(batch) and int(batch.diff.min()) < 0:
         worst = int(batch.diff.argmin())
@@ -434,7 +445,7 @@ def refuse_negative(
 
 
 def changes_table(batch: Batch, schema: Schema) -> pa.Table:
-    """Changes as an Arrow table: the columns, and last `diff`, with `_` if that name is used."""
+    """Returns changes as an Arrow table with a last column `diff`, or `diff_` if that exists."""
     arrays = [rows.to_arrow(c, t) for c, t in zip(batch.columns, schema.types, strict=True)]
     diffs = rows.to_arrow(batch.diff, "bigint")
     last = pa.field(schema.unused("diff"), pa.int64())
@@ -442,16 +453,17 @@ def changes_table(batch: Batch, schema: Schema) -> pa.Table:
 
 
 def _total(counts: Any) -> int:
-    """The sum of counts, also where 64 bits do not hold it."""
+    """Returns the sum of counts, without overflow beyond 64 bits."""
     if len(counts) and int(counts.max()) > 2**62 // len(counts):
         return sum(counts.tolist())
     return int(counts.sum())
 
 
 def _plain_order(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
-    """`"x desc, y"` as (column, descending) pairs; None if it has other terms than columns.
+    """Parses an order such as `"x desc, y"` to pairs of column position and descending flag.
 
-    An exact column name always means the column, even if it reads like an expression.
+    Returns None if a term is not a plain column. An exact column name always means the column, even
+    if it also reads like an expression.
     """
     result = []
     for part in filter(None, map(str.split, by.split(","))):
@@ -467,8 +479,8 @@ def _plain_order(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
 class CollectionAtEpoch(ArrowStream):
     """The result of `collection.at(epoch)`: an Arrow stream, with the reads of a collection.
 
-    Every read raises TimeError if the epoch is no longer readable. Costs are those of the
-    collection's own reads with `at`.
+    Every read raises TimeError if the epoch is no longer readable. Each read costs as much as that
+    of the collection with `at`.
     """
 
     def __init__(self, collection: Readable, point: ResolvedEpoch) -> None:
@@ -480,7 +492,8 @@ class CollectionAtEpoch(ArrowStream):
         """The epoch that is read.
 
         Raises:
-            TimeError: the session was rewound to before it; another epoch may have its number.
+            TimeError: if the session was rewound to before this epoch. After that, a different
+                epoch may have the same number.
         """
         title = result_title(self._collection.name)
         return session_of(self._collection).epoch_unless_undone(self._point, title)
@@ -500,7 +513,7 @@ class CollectionAtEpoch(ArrowStream):
         return self._collection.rows(self.epoch, limit)
 
     def count(self) -> int:
-        """The number of rows, copies counted."""
+        """The number of rows, duplicates included."""
         return self._collection.count(self.epoch)
 
     def __len__(self) -> int:

@@ -1,8 +1,7 @@
 """Builds definitions from row expressions, and aligns the schemas of two definitions.
 
+The module also compiles single expressions and orders over the columns of a definition.
 `Collection` documents the behaviour for users.
-
-Compiles expressions over the columns of a definition, alone or as the terms of an order.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ def compiled(source: Definition, sql: Any, types: SparkTypeResolver) -> Expressi
 
 
 def refuse_unknown(source: Definition, sqls: Iterable[str]) -> None:
-    """Refuses unknown column names before Spark is asked for any type.
+    """Checks the column names in expressions, before Spark is asked for the type of any of them.
 
     Raises:
-        ExpressionError: names the first unknown one.
+        ExpressionError: for the first unknown name.
     """
     for sql in sqls:
         made = generator(sql)
@@ -61,10 +60,10 @@ def refuse_unknown(source: Definition, sqls: Iterable[str]) -> None:
 
 
 def stable(source: Definition, sql: str, what: str, types: SparkTypeResolver) -> Expression:
-    """Compiles an expression to match or to order by, which must be deterministic.
+    """Compiles a join key or a term of an order, which must be deterministic.
 
     Raises:
-        ExpressionError: if it may not be.
+        ExpressionError: if the expression may be nondeterministic.
     """
     if isinstance(sql, str):
         refuse_windows(sql, what)
@@ -79,10 +78,11 @@ def stable(source: Definition, sql: str, what: str, types: SparkTypeResolver) ->
 def ordered_by(
     source: Definition, by: str | None, what: str, types: SparkTypeResolver
 ) -> tuple[Definition, list[list[Any]]]:
-    """Adds the values that an order needs as further columns, and returns the order by places.
+    """Adds the computed values of an order as columns, and returns the order by positions.
 
     Returns:
-        the definition; for each term its column, True if descending, True if nulls are first.
+        the definition, and a list for each term of the order: the position of its column, True if
+        it is descending, True if nulls come first.
     """
     outputs: list[Any] = list(range(len(source.schema)))
     fields = list(source.schema.fields)
@@ -108,7 +108,7 @@ def ordered_by(
 
 
 def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolver) -> Definition:
-    """The rows that satisfy a predicate; see `Collection.filter`."""
+    """Builds a filter; see `Collection.filter`."""
     source = _without_null_times(source, [predicate], types)
     condition = compiled(source, predicate, types)
     if condition.type != "boolean":
@@ -123,9 +123,9 @@ def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolv
 def _without_null_times(
     source: Definition, sqls: Sequence[Any], types: SparkTypeResolver
 ) -> Definition:
-    """Drops the rows whose time is null if an expression puts that time into a window.
+    """Drops the rows with a null time if an expression computes the window of that time.
 
-    Spark drops them from the select or filter that contains such an expression.
+    Spark also drops these rows from a select or filter with such an expression.
     """
     found = [windowed_times(sql) for sql in sqls if isinstance(sql, str)]
     for time in dict.fromkeys(time for times in found for time in times):
@@ -134,7 +134,13 @@ def _without_null_times(
 
 
 class _Outputs:
-    """Collects the columns of a select, and the generator that expands one of them."""
+    """The output columns of a select, and the generator that expands one of them.
+
+    Attributes:
+        outputs: the position or the expression of each output column.
+        settings: the settings that each expression depends on.
+        apart: the generators, each with the position of the column that it expands.
+    """
 
     def __init__(self, source: Definition, types: SparkTypeResolver) -> None:
         self.source = source
@@ -145,12 +151,12 @@ class _Outputs:
         self.apart: list[tuple[int, Generator]] = []
 
     def keep(self) -> None:
-        """Starts with all columns unchanged."""
+        """Adds all columns of the source, unchanged."""
         self.outputs += range(len(self.source.schema))
         self.fields += self.source.schema.fields
 
     def add(self, sql: str) -> None:
-        """Adds a column by a named expression, or the columns of a generator."""
+        """Adds the column of a named expression, or the column that a generator expands."""
         made = generator(sql)
         column = compiled(self.source, sql if made is None else made.argument, self.types)
         if made is None and column.name is None:
@@ -165,7 +171,7 @@ class _Outputs:
     def place_expression(
         self, place: int, name: str, sql: str, column: Expression, made: Generator | None
     ) -> None:
-        """Puts an expression in a place; at the end, it is appended."""
+        """Replaces the column at a position by an expression, or appends a column at the end."""
         output = column.columns[0] if column.is_column else sql
         field = Field(name, column.type)
         if made is not None:
@@ -176,7 +182,7 @@ class _Outputs:
         self.settings.append(column.settings)
 
     def definition(self, op: str) -> Definition:
-        """The select, with the operator that expands a generator."""
+        """Builds the select, followed by the operator of the generator, if there is one."""
         made = only_one([each for _, each in self.apart])
         params = {"outputs": self.outputs, **recorded_settings(self.settings)}
         if made is None:
@@ -193,7 +199,7 @@ class _Outputs:
 def select_definition(
     source: Definition, expressions: Sequence[Any], types: SparkTypeResolver
 ) -> Definition:
-    """Computed columns; see `Collection.select`."""
+    """Builds a select; see `Collection.select`."""
     sqls = expand_select(expression_texts(expressions, "select"), source.schema)
     refuse_unknown(source, sqls)
     outputs = _Outputs(_without_null_times(source, sqls, types), types)
@@ -209,7 +215,7 @@ def select_definition(
 def with_columns_definition(
     source: Definition, named: Mapping[str, str], types: SparkTypeResolver
 ) -> Definition:
-    """The columns with others added or replaced; see `Collection.with_columns`."""
+    """Builds a select that adds or replaces columns; see `Collection.with_columns`."""
     sqls = expression_texts(list(named.values()), "with_columns")
     refuse_unknown(source, sqls)
     source = _without_null_times(source, sqls, types)
@@ -228,7 +234,7 @@ def with_columns_definition(
 
 
 def repeat_definition(source: Definition, sql: str, types: SparkTypeResolver) -> Definition:
-    """The columns together with the rows that a generator makes; see `Collection.flat_map`."""
+    """Builds a select of all columns and those of a generator; see `Collection.flat_map`."""
     if generator(sql) is None:
         raise ExpressionError(
             f"flat_map: {sql!r} does not generate rows",
@@ -240,10 +246,10 @@ def repeat_definition(source: Definition, sql: str, types: SparkTypeResolver) ->
 def keyed(
     source: Definition, keys: Sequence[Any], types: SparkTypeResolver
 ) -> tuple[Definition, list[int]]:
-    """Adds computed keys as further columns, and returns the places of all keys.
+    """Adds computed keys as columns, and returns the positions of all keys.
 
-    See `Collection.group_by`. An exact column name always means the column, even if it reads like a
-    list or an expression.
+    See `Collection.group_by`. An exact column name always means the column, even if it also reads
+    like a list or an expression.
     """
     listed = expression_texts(keys, "group_by")
     sqls = [
@@ -261,13 +267,13 @@ def keyed(
 
 
 def _key(outputs: _Outputs, sql: str) -> int:
-    """The place of a key; an expression is added as a column."""
+    """Returns the position of a key's column; adds the column if the key is an expression."""
     schema = outputs.source.schema
     place = _place(schema, sql)
     if place is not None:
         return place
     if not sql or sql.isidentifier():
-        schema.index(sql)  # raises
+        schema.index(sql)  # raises the error for an unknown column
     column = compiled(outputs.source, sql, outputs.types)
     if column.is_column and column.name == schema.names[column.columns[0]]:
         return column.columns[0]
@@ -285,7 +291,7 @@ def _key(outputs: _Outputs, sql: str) -> int:
 
 
 def drop_columns_definition(source: Definition, columns: Sequence[str]) -> Definition:
-    """All columns except these; see `Collection.drop`."""
+    """Builds a projection to all columns except these; see `Collection.drop`."""
     gone = {source.schema.index(c) for c in columns}
     rest = [i for i in range(len(source.schema)) if i not in gone]
     if not rest:
@@ -294,7 +300,7 @@ def drop_columns_definition(source: Definition, columns: Sequence[str]) -> Defin
 
 
 def rename_columns_definition(source: Definition, names: Mapping[str, str]) -> Definition:
-    """The columns under other names; see `Collection.rename`."""
+    """Builds a select that renames columns; see `Collection.rename`."""
     fields = list(source.schema.fields)
     for old, new in names.items():
         place = source.schema.index(old)
@@ -304,7 +310,11 @@ def rename_columns_definition(source: Definition, names: Mapping[str, str]) -> D
 
 
 def aligned_schemas(source: Definition, other: Definition, op: str) -> Definition:
-    """Converts another definition to this one's types; the error quotes both schemas."""
+    """Converts another definition to the types of `source`.
+
+    Raises:
+        SchemaError: if the conversion could lose values; the message quotes both schemas.
+    """
     mine, theirs = source.schema, other.schema
     if mine.types == theirs.types:
         return other
@@ -319,7 +329,7 @@ def aligned_schemas(source: Definition, other: Definition, op: str) -> Definitio
 
 
 def expression_texts(expressions: Sequence[Any], op: str) -> list[str]:
-    """Expressions one by one; some may be given as lists."""
+    """Returns the expressions as a flat list; an element may be a list of expressions."""
     flat = [e for x in expressions for e in (x if isinstance(x, list | tuple) else [x])]
     for e in flat:
         if not isinstance(e, str):
@@ -331,7 +341,7 @@ def expression_texts(expressions: Sequence[Any], op: str) -> list[str]:
 
 
 def _place(schema: Schema, name: str) -> int | None:
-    """The place of a column by Spark's rules, or None."""
+    """Returns the position of a column by Spark's rules for names; None if it does not exist."""
     try:
         return schema.index(name)
     except SchemaError:
@@ -339,7 +349,7 @@ def _place(schema: Schema, name: str) -> int | None:
 
 
 def as_entries(name: str, type_: str) -> str:
-    """An expression that can be a key instead of a column that contains a map."""
+    """Returns an expression to use as a key instead of a column that contains a map."""
     column = name if name.isidentifier() else quoted(name)
     if type_.startswith("map<") and type_.count("map<") == 1:
         return f"array_sort(map_entries({column}))"
@@ -347,7 +357,7 @@ def as_entries(name: str, type_: str) -> str:
 
 
 def checked_unambiguous(fields: Sequence[Field], op: str) -> Schema:
-    """Returns a schema, if no column name occurs twice."""
+    """Returns the schema of some fields; raises SchemaError if a name occurs twice."""
     seen: set[str] = set()
     for field in fields:
         if field.name.lower() in seen:

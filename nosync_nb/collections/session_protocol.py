@@ -1,8 +1,8 @@
 """The protocol between a collection and the session that it belongs to.
 
-A collection describes and has no rows. Its session provides names, the meaning of expressions, rows
-and changes. Every collection derived from it belongs to the same session. Collections of two
-sessions cannot be combined.
+A collection is a description without rows. Its session provides names, the meaning of expressions,
+rows and changes. A collection that is derived from another one belongs to the same session.
+Collections of two sessions cannot be combined.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ Seen = TypeVar("Seen")
 
 
 class ResolvedEpoch(NamedTuple):
-    """Identifies an epoch also after a rewind: its number, and the number of rewinds before it."""
+    """Identifies an epoch by its number and by the number of rewinds before it.
+
+    After a rewind another epoch may have the same number, but not the same number of rewinds.
+    """
 
     epoch: int
     incarnation: int
 
 
 class Stopped(NamedTuple):
-    """Marks a collection that is stale, or reads one that is.
+    """The state of a collection that is stale, or that reads a stale one.
 
     Attributes:
-        reason: the reason.
-        epoch: the last epoch at which it can be read; None if it cannot be read.
+        reason: the reason why it is stale.
+        epoch: the last epoch at which it can be read; None if there is no such epoch.
     """
 
     reason: str
@@ -47,28 +50,28 @@ class SparkTypeResolver(Protocol):
     """Resolves types and settings of expressions before Spark evaluates them."""
 
     def __call__(self, sqls: Sequence[str], schema: Schema, /) -> list[str]:
-        """The types of expressions over columns."""
+        """Returns the types of some expressions over the columns of a schema."""
 
     def settings(self, depends: SettingsDependency, text: str, /) -> SqlSettings:
-        """Returns the settings of an expression, as far as it depends on them.
+        """Returns those of the session's settings that an expression depends on.
 
         Raises:
-            ExpressionError: if a Spark session runs with other settings than the log's.
+            ExpressionError: if the running Spark session has other settings than the log.
         """
 
     def registered(self, sql: str, schema: Schema, /) -> tuple[Registered, ...]:
-        """The registered functions of the user that an expression calls.
+        """Returns the registered functions of the user that an expression calls.
 
         Raises:
-            ExpressionError: if Spark does not reveal one of them.
+            ExpressionError: if Spark does not give access to the code of one of them.
         """
 
     def in_utc(self) -> bool:
-        """Returns True if expressions that depend on the time zone are described in UTC."""
+        """Returns True if the session's time zone for expressions is UTC."""
 
 
 class SessionProtocol(Protocol):
-    """The session of a collection. `at` is as in `Readable`, None the last epoch."""
+    """The session of a collection. `at` is an epoch as in `Readable`; `None` means the last one."""
 
     @property
     def types(self) -> SparkTypeResolver:
@@ -76,56 +79,62 @@ class SessionProtocol(Protocol):
 
     @property
     def collect_rows(self) -> int:
-        """The most rows that a read gives at once."""
+        """The maximum number of rows that a read may return."""
 
     def name_of(self, definition: Definition) -> str | None:
-        """The name of a stage or input; None if the definition has none."""
+        """Returns the name of a stage or input; None if the definition has no name."""
 
     def epoch(self, at: Any) -> int:
-        """The number of an epoch."""
+        """Returns the number of an epoch."""
 
     def pinpoint(self, at: Any) -> ResolvedEpoch:
-        """Resolves an epoch so that another epoch of its number, after a rewind, differs."""
+        """Resolves an epoch; after a rewind, a new epoch with the same number differs from it."""
 
     def why_stopped(self, definition: Definition) -> Stopped | None:
-        """The reason why a collection is stale; None if it is not stale, or does not exist."""
+        """Returns the reason why a collection is stale; None if it is live or does not exist."""
 
     def epoch_unless_undone(self, point: ResolvedEpoch, title: str) -> int:
-        """The number of an epoch that was resolved before.
+        """Returns the number of a resolved epoch.
+
+        Args:
+            title: the phrase for the collection in the error.
 
         Raises:
-            TimeError: the log has been rewound to before it; `title` names the collection.
+            TimeError: if the log has been rewound to before the epoch.
         """
 
     def read(self, definition: Definition, at: Any) -> Batch:
-        """The consolidated rows at an epoch, including those with negative counts."""
+        """Returns the consolidated rows at an epoch, including those with negative counts."""
 
     def repair(self, definition: Definition) -> str:
-        """The command that repairs negative counts in a collection's inputs."""
+        """Returns the command that repairs negative counts in the inputs of a collection."""
 
     def apply_to_trace(
         self, definition: Definition, look: Callable[[Trace], Seen | None], at: Any = None
     ) -> Seen | None:
-        """Applies a function to the layers of a trace, unmerged; None if they are not available."""
+        """Applies a function to a collection's trace, whose layers need not be merged.
+
+        Returns None if the trace is not available, or if the function returns None.
+        """
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
-        """Net changes of the epochs in `(after, upto]`, consolidated."""
+        """Returns the net changes of the epochs in `(after, upto]`, consolidated."""
 
     def history(self, definition: Definition) -> list[range]:
-        """The readable epochs, as ranges."""
+        """Returns the readable epochs as ranges."""
 
     def explain(self, definition: Definition) -> ExplainOutput:
         """Explains the current computation of a collection."""
 
     def frame(self, definition: Definition, at: Any) -> Any:
-        """The rows as a DataFrame of Spark, copies expanded."""
+        """Returns the rows as a Spark DataFrame, with duplicates repeated."""
 
     def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
-        """Calls a function with the changes of each epoch, or (None) stops doing so."""
+        """Registers a function that is called with the changes of each epoch; None removes it."""
 
 
 class SessionBound:
-    """A definition with the session that it belongs to: the base of all collections."""
+    """The base class of collections: a definition and the session that it belongs to."""
 
     def __init__(self, host: SessionProtocol, definition: Definition) -> None:
         self._host = host
@@ -133,12 +142,12 @@ class SessionBound:
 
 
 def session_of(collection: SessionBound) -> SessionProtocol:
-    """The session of a collection."""
+    """Returns the session of a collection."""
     return collection._host
 
 
 def why_stopped(collection: SessionBound) -> Stopped | None:
-    """The reason why a collection is stale, or reads one that is; None if neither."""
+    """Returns the reason why a collection, or one that it reads, is stale; None if neither is."""
     return collection._host.why_stopped(collection._definition)
 
 
@@ -150,16 +159,17 @@ def definition_of(
     *,
     stage: str | None = None,
 ) -> Definition:
-    """The definition of a collection that was passed as an argument.
+    """Returns the definition of a collection that was passed as an argument.
 
     Args:
         what: the operator, function or stage, for messages.
-        host: the session that it must belong to; None: any.
+        given: the value of the argument.
+        host: the session that the collection must belong to; `None` means any session.
         argument: the name or a description of the argument.
-        stage: the stage being defined, for the error.
+        stage: the stage that is being defined, for the error.
 
     Raises:
-        StageError: if it is not a collection, or belongs to another session.
+        StageError: if the value is not a collection, or belongs to another session.
     """
     if not isinstance(given, SessionBound):
         label = f"{argument}=" if argument.isidentifier() else ""

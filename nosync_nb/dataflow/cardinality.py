@@ -1,14 +1,14 @@
 """Estimates how many rows and bytes a plan would store, before it has run.
 
-If the sizes of named collections are known, the number of arrangements is not the only measure of a
-chain of joins. The intermediate rows may be many more than those of the arrangement that replaces
-them. They may also be far fewer, because a predicate leaves few of them.
+If the sizes of named collections are known, plans of a chain of joins can be compared by size, not
+only by the number of their arrangements. There may be many more intermediate rows than rows of the
+arrangement that replaces them. There may also be far fewer, if a predicate is selective.
 
 The estimate of a join assumes that each row of the larger side has exactly one partner. A predicate
 over one collection is evaluated on a sample: the rows are in the order of their hashes, so the
-first ones are a random sample. A predicate that cannot be evaluated is assumed to keep a third. The
-estimate is uncertain. Therefore another plan is chosen only if it stores clearly less, and a stage
-retains its chosen plan.
+first ones are a random sample. A predicate that cannot be evaluated is assumed to select a third of
+the rows. The estimates are uncertain. Therefore another plan is chosen only if it stores clearly
+less, and a stage retains its chosen plan.
 
 Source: Selinger et al., SIGMOD 1979, for the assumptions.
 """
@@ -33,10 +33,10 @@ from nosync_nb.rows.types import row_bytes
 from nosync_nb.trace import Trace
 
 LEAST_BYTES = 1 << 20
-"""A stage with less state by the default plan uses that plan."""
+"""If the default plan stores less than this, it is used without a comparison."""
 
 CLEARLY = 0.8
-"""Another plan is chosen if its size is at most this fraction of the default plan's."""
+"""Another plan is chosen only if its size is below this fraction of the default plan's size."""
 
 SAMPLE_ROWS = 1024
 HASHES_BYTES = 16
@@ -44,17 +44,22 @@ STAYS = 1 / 3
 
 
 class SizeEstimate(NamedTuple):
-    """The estimated rows of a part, and those without the predicates below it."""
+    """The estimated size of a part.
+
+    Attributes:
+        rows: the number of rows.
+        whole: the number of rows that the part would have without the predicates below it.
+    """
 
     rows: float
     whole: float
 
 
 class TableSizes:
-    """The known sizes of named collections.
+    """The sizes of the named collections of a graph.
 
     Args:
-        traces: their traces, by number.
+        traces: the traces of the graph, by number.
     """
 
     def __init__(self, graph: Graph, traces: Mapping[int, Trace]) -> None:
@@ -69,7 +74,7 @@ class TableSizes:
         return next((trace for trace in traces if trace is not None and trace.rows_count), None)
 
     def row_bytes(self, name: str) -> float:
-        """Returns the bytes of a row of a collection, by its files if it has any."""
+        """Returns the average bytes of a row, from the files of the collection if it has any."""
         trace = self.trace(name)
         if trace is None:
             return 0.0
@@ -80,9 +85,9 @@ class TableSizes:
         return size / sum(layer.rows_count for layer in filed)
 
     def sample(self, name: str) -> tuple[list[Column], int]:
-        """Returns a random sample of rows of a collection, and its size.
+        """Returns the columns of a random sample of a collection, and the number of its rows.
 
-        Cost: once per collection.
+        Cost: a slice of the largest part; the sample is cached.
         """
         if name not in self._samples:
             trace, columns, n = self.trace(name), [], 0
@@ -98,13 +103,14 @@ class TableSizes:
 def cheapest_plan(
     plans: PlanSet, granted: frozenset[Lookup], tables: TableSizes
 ) -> frozenset[Lookup]:
-    """Returns the wishes whose plan stores least.
+    """Returns the lookups whose plan stores least.
 
     Args:
-        granted: the arrangements that others maintain; they are part of the result.
+        granted: the wishes that other stages maintain; they are part of the result.
 
     Returns:
-        `granted` alone if no sizes are known, or if little is stored.
+        `granted` alone if the size of a collection is unknown, if its plan stores less than
+        `LEAST_BYTES`, or if no other plan stores clearly less.
 
     Cost: for each plan, the compilation of its predicates and their evaluation on samples.
     """
@@ -124,9 +130,10 @@ def cheapest_plan(
 
 
 def state_bytes(plan: Definition, tables: TableSizes, free: Container[Lookup]) -> float:
-    """Returns the estimated bytes of the arrangements for the joins of a plan.
+    """Returns the estimated bytes of the arrangements that the joins of a plan look up.
 
-    Arrangements that others maintain are not counted.
+    Args:
+        free: the arrangements that other stages maintain; they are not counted.
     """
     sizes = estimate(plan, tables)
     every: dict[tuple[int | str, tuple[int, ...]], float] = {}
@@ -140,14 +147,14 @@ def state_bytes(plan: Definition, tables: TableSizes, free: Container[Lookup]) -
 
 
 def intermediate_rows(plan: Definition, tables: TableSizes) -> int:
-    """Returns the estimated number of unnamed rows that the joins of a plan look up."""
+    """Returns the estimated number of rows of unnamed parts that the joins of a plan look up."""
     sizes = estimate(plan, tables)
     every = {(id(part), key) for part, key in _lookups(plan) if not part.is_ref}
     return round(sum(sizes[part].rows for part, _ in every))
 
 
 def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]:
-    """Returns the estimated number of rows of each part of a plan, by `id`."""
+    """Returns the estimated size of each part of a plan, by `id`."""
     sizes: dict[int, SizeEstimate] = {}
     for part in plan.walk():
         below = [sizes[id(each)] for each in part.inputs]
@@ -173,7 +180,7 @@ def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]
 
 
 def _join_estimate(below: list[SizeEstimate]) -> SizeEstimate:
-    """Estimates a join: each row of the larger input has one partner in the other."""
+    """Estimates a join, where each row of the larger input has one partner in the other input."""
     joined = below[0]
     for each in below[1:]:
         partners = max(min(joined.whole, each.whole), 1.0)
@@ -192,7 +199,10 @@ def _selectivity(part: Definition, tables: TableSizes) -> float:
 
 
 def _sample_selectivity(text: str, part: Definition, tables: TableSizes) -> float:
-    """Returns the fraction of a sample of its collection that satisfies a predicate."""
+    """Returns the fraction of a sample that satisfies a predicate of a filter.
+
+    Returns `STAYS` if the predicate cannot be evaluated on a sample of a single collection.
+    """
     try:
         predicate = compile_expression(
             text,
@@ -215,7 +225,7 @@ def _sample_selectivity(text: str, part: Definition, tables: TableSizes) -> floa
     for position, origin in zip(predicate.columns, origins, strict=True):
         assert origin is not None
         sample[position] = columns[origin[1]]
-    # At least one, because rows outside the sample may pass.
+    # At least one row counts as selected, because rows outside of the sample may be selected.
     return max(float(np.mean(predicate_mask(predicate.evaluate(sample, n)))), 1 / n)
 
 
@@ -235,7 +245,7 @@ def _origin(part: Definition, position: int) -> tuple[str, int] | None:
 
 
 def _lookups(plan: Definition) -> Iterator[tuple[Definition, tuple[int, ...]]]:
-    """Yields the parts that joins look up, with the key."""
+    """Yields the parts that joins look up, with the keys of the lookups."""
     for part in plan.walk():
         keys = part.params["keys"] if part.op == "joins" else []
         if part.op == "join":

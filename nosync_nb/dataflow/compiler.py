@@ -78,13 +78,14 @@ class CompilePurpose(NamedTuple):
     """The context in which the parts of one stage are compiled.
 
     Attributes:
-        stage: its name.
-        live: it advances with each epoch.
-        keeping: results of functions are memoised, because another run may differ.
-        extending: it is reused although it has missed epochs.
+        stage: the name of the stage.
+        live: True if it advances with each epoch.
+        keeping: True if the results of its functions are memoised; see `StageOptions`.
+        extending: True if its nodes are reused although they have missed epochs.
         apart: separates its parts from equal ones of other stages; see `Stage`.
-        prints: fingerprints of its parts, by `id`.
-        uses: how often each part is used in it, since only sole uses are fused.
+        prints: the fingerprints of its parts, by `id`.
+        uses: the number of times that each part is an input, by `id`. A part is fused with its
+            reader only if it has one use.
     """
 
     stage: str
@@ -101,13 +102,14 @@ class GraphBuilder:
 
     Args:
         old: the previous graph.
-        refused: nodes of it that are not taken over.
+        refused: the nodes of the previous graph that are not taken over.
 
     Attributes:
-        nodes: by number, in an order in which inputs come first.
-        named: those with a name.
+        nodes: the nodes by number, in an order in which inputs come first.
+        named: the nodes with a name.
         wiring: the compiled stages; see `GraphWiring`.
-        reusable: nodes of the previous graph that are not taken over yet, by fingerprint and name.
+        reusable: the nodes of the previous graph that are not taken over yet, by fingerprint and
+            name.
     """
 
     def __init__(self, old: Graph, refused: AbstractSet[int]) -> None:
@@ -118,12 +120,12 @@ class GraphBuilder:
         self._old = old
         self._refused = refused
         self._numbers = old.numbers
-        self._new_ids: set[int] = set()  # nodes that no other graph has
-        self._changed: dict[int, None] = {}  # nodes whose requested traces may have changed
-        self._orphans: dict[int, None] = {}  # parts whose stage was taken out, in order
+        self._new_ids: set[int] = set()  # the nodes that belong to this graph alone
+        self._changed: dict[int, None] = {}  # the nodes whose requested traces may have changed
+        self._orphans: dict[int, None] = {}  # the parts whose stage was removed, in order
 
     def start_build(self) -> None:
-        """Starts with no nodes; any node of the previous graph may be reused."""
+        """Starts without nodes; the nodes of the previous graph are available for reuse."""
         nodes = (node for node in self._old if node.id not in self._refused)
         self.reusable = {(node.fingerprint, node.name): node for node in nodes}
 
@@ -134,7 +136,7 @@ class GraphBuilder:
             without: the stages, with all of their readers.
 
         Returns:
-            the operators that those stages used.
+            the keys of the operators that those stages used; see `Graph.made`.
         """
         self.wiring = wiring.copied()
         self.nodes, self.named = dict(self._old.nodes), dict(self._old.named)
@@ -145,7 +147,7 @@ class GraphBuilder:
         return operators
 
     def users(self) -> set[str]:
-        """Returns the stages that use refused nodes."""
+        """Returns the stages that read refused nodes, directly or through unnamed parts."""
         reached, names = set(self._refused), set()
         for node in self._old if reached else ():
             if not reached.isdisjoint(node.inputs):
@@ -156,7 +158,11 @@ class GraphBuilder:
         return names
 
     def _take_out(self, name: str) -> tuple[MadeBy, ...]:
-        """Takes out a stage and the parts that no other stage uses; returns its operators."""
+        """Removes a stage and the parts that no other stage uses.
+
+        Returns:
+            the keys of the operators of the stage.
+        """
         wiring = self.wiring
         del wiring.stages[name], wiring.prints[name]
         wiring.wishes.pop(name, None)
@@ -184,13 +190,13 @@ class GraphBuilder:
         return self._numbers
 
     def append_node(self, node: Node) -> None:
-        """Appends a node that no other graph has."""
+        """Appends a node that belongs to this graph alone, or replaces the node of its number."""
         self.nodes[node.id] = node
         self._new_ids.add(node.id)
         self._changed[node.id] = None
 
     def part(self, fingerprint: str, stage: str) -> Node | None:
-        """Returns the unnamed node with a fingerprint, for a stage; None if it does not exist."""
+        """Returns the unnamed node with a fingerprint for its use in a stage, or None."""
         number = self.wiring.parts.get(fingerprint)
         if number is None:
             return None
@@ -200,7 +206,7 @@ class GraphBuilder:
         return node
 
     def __contains__(self, fingerprint: object) -> bool:
-        """Returns True if an unnamed node with a fingerprint exists, here or in the old graph."""
+        """Returns True if this graph has an unnamed node with a fingerprint, or can reuse one."""
         return fingerprint in self.wiring.parts or (fingerprint, None) in self.reusable
 
     def log(self, number: int) -> None:
@@ -223,7 +229,7 @@ class GraphBuilder:
             self._count_request(i, layout, 1)
 
     def _count_request(self, number: int, layout: Layout, by: int) -> None:
-        """Counts the requests for a trace of a node."""
+        """Adds `by` to the number of requests for a trace of a node."""
         wanted = self.wiring.wanted
         counts = dict(wanted.get(number, ()))  # copied, because the previous graph has this dict
         counts[layout] = counts.get(layout, 0) + by
@@ -248,9 +254,9 @@ class GraphBuilder:
 
         Args:
             memory: the stages whose rows are not written.
-            goes_on: the next compilation may be incremental.
+            goes_on: True if the next compilation may be incremental.
         """
-        for i in reversed(self._orphans):  # a reader comes after its inputs
+        for i in reversed(self._orphans):  # because a reader comes after its inputs
             reader = next(node for node in self.nodes.values() if i in node.inputs)
             self._owned(self.nodes[i]).blamed(reader.stage)
         for i in self._changed:
@@ -259,7 +265,7 @@ class GraphBuilder:
         return Graph(self.nodes, self._numbers, made, wiring, self.named, memory)
 
     def _arrange(self, number: int) -> None:
-        """Sets the traces of a node to the requested ones; a dropped node is forgotten."""
+        """Sets the traces of a node to the requested ones; forgets requests for a removed node."""
         node, wanted = self.nodes.get(number), self.wiring.wanted
         if node is None:
             wanted.pop(number, None)
@@ -272,17 +278,19 @@ class GraphBuilder:
 class Compiler:
     """Compiles a catalog to a graph, reusing the nodes of an earlier one.
 
-    Cost: in proportion to the compiled stages if all stages are live; else to all stages.
+    Cost: in proportion to the changed stages and their readers if no stage has stopped; otherwise
+    in proportion to all stages.
 
     Args:
         old: the previous graph; its nodes are copied, never changed.
         types: asks Spark for types of expressions that NoSync cannot infer.
         now: the last epoch.
-        extended: stages whose nodes are reused although they have missed epochs.
-        refused: nodes that are not reused.
-        bare: named nodes that have lost their operator state, and still have their log and rows.
-        tables: the known sizes of named collections.
-        later: nodes without state remain so, unless a new node reads them.
+        extended: the stages whose nodes are reused although they have missed epochs.
+        refused: the nodes that are not reused.
+        bare: the named nodes that have lost their operator state, but still have their log and
+            rows.
+        tables: the sizes of named collections; `None` means that plans are not chosen by size.
+        later: True if nodes whose state was not built are reused as they are.
     """
 
     def __init__(
@@ -316,7 +324,7 @@ class Compiler:
         """Returns the graph of a catalog.
 
         Raises:
-            NosyncError: a definition does not fit its inputs any more.
+            NosyncError: if a definition does not fit its inputs any more.
         """
         self.catalog = catalog
         # Inlined, because a call for each stage at each definition takes ten times as long.
@@ -338,7 +346,7 @@ class Compiler:
         """Takes over the stages that need not be compiled again.
 
         Returns:
-            the other stages, in order; None: all must be compiled.
+            the other stages, in order; None if all stages must be compiled.
         """
         wiring = self.old.wiring
         if wiring is None or self.extended:
@@ -415,7 +423,7 @@ class Compiler:
         return node
 
     def _supported_lookups(self, stage: Stage, plans: PlanSet) -> frozenset[Lookup]:
-        """Returns the lookups of a stage's plan: the running one, or else the one to choose."""
+        """Returns the lookups of a stage's current plan; chooses a plan if it has none."""
         building, prints = self.building, self.building.wiring.prints
         building.wiring.wishes[stage.name] = plans.wishes
         if self.now:
@@ -428,7 +436,7 @@ class Compiler:
         return cheapest_plan(plans, granted, self.tables)
 
     def _part_node(self, tree: Definition, purpose: CompilePurpose) -> SuspendedCall[Node]:
-        """Returns the node of an unnamed part, shared with equal ones."""
+        """Returns the node of a part; equal unnamed parts share a node."""
         if tree.is_ref:
             return self.building.named[tree.name]
         fingerprint = purpose.prints[id(tree)]
@@ -445,7 +453,10 @@ class Compiler:
     def _operator_node(
         self, tree: Definition, fingerprint: str, name: str | None, purpose: CompilePurpose
     ) -> SuspendedCall[Node]:
-        """Returns the node of an operator; fuses row-wise chains and requests arrangements."""
+        """Builds the node of an operator and of its inputs; requests the traces that it looks up.
+
+        Row-wise operators below a row-wise operator are fused with it.
+        """
         links = _fused_chain(tree, purpose.uses)
         key = (id(tree), len(links), purpose.keeping)
         compiled = self.old.made.get(key)
@@ -471,7 +482,11 @@ class Compiler:
     def _compile_operator(
         self, tree: Definition, links: list[Definition], purpose: CompilePurpose
     ) -> CompiledOperator:
-        """The operator of a definition, compiled."""
+        """Compiles the operator of a definition.
+
+        Args:
+            links: the row-wise operators that are fused with it, the first one first.
+        """
         operator: Operator
         inputs = links[0].inputs
         if tree.is_ref:
@@ -509,7 +524,7 @@ class Compiler:
         old = self.building.reusable.get((fingerprint, name))
         reusable_plans = (plan, UNMADE) if self.later or not purpose.live else (plan,)
         if not purpose.live:
-            plan = UNMADE  # it is not run, so it has only its earlier state
+            plan = UNMADE  # because the node is not run, so its state is not advanced
         if old is None or self._has_missed_epochs(old, purpose):
             node = Node(self.building.number(), fingerprint, types, stage, name, plan=plan)
         elif old.plan in reusable_plans and old.id not in self.bare:
@@ -522,7 +537,7 @@ class Compiler:
         return node
 
     def _has_missed_epochs(self, node: Node, purpose: CompilePurpose) -> bool:
-        """Returns True if a node has missed epochs, and its reader needs the current epoch."""
+        """Returns True if a node has missed epochs, but its reader needs the current epoch."""
         if not purpose.live or purpose.extending:
             return False
         return node.stopped is not None and node.stopped < self.now
@@ -530,7 +545,7 @@ class Compiler:
     def _is_unchanged(self, stage: Stage, tree: Definition) -> bool:
         """Returns True if a stopped stage has the rows that its definition still computes.
 
-        Its inputs must have the columns and the fingerprints as at its definition. Otherwise it
+        Its inputs must have the same columns and fingerprints as at its definition. Otherwise it
         would be another node without rows, and the node with the rows would be dropped. A halted
         stage remains halted, because its operator state is lost. After an opening, halted stages
         are not known yet, and nodes have no stage.
@@ -543,7 +558,7 @@ class Compiler:
         return all(self.schemas[ref.name] == ref.schema for ref in tree.refs)
 
     def _frozen_node(self, stage: Stage, life: FrozenState) -> Node:
-        """Appends an earlier version: its log and one trace, no operator."""
+        """Appends the node of an earlier version: a log and a trace, without an operator."""
         name, types, fingerprint = stage.name, stage.schema.types, stage.current_fingerprint({})
         layout = Layout(types, life.key)
         old = self.building.reusable.get((fingerprint, name))
@@ -563,7 +578,7 @@ class Compiler:
         return node
 
     def _halted_node(self, stage: Stage) -> Node:
-        """Appends a stage that cannot or may not be compiled: its log and traces, no operator."""
+        """Appends the node of a stage that cannot or may not be compiled, without an operator."""
         assert not stage.live
         old = next(n for (_, name), n in self.building.reusable.items() if name == stage.name)
         node = old.elsewise(old.id, stage.schema.types, stage.name, "")
@@ -572,7 +587,7 @@ class Compiler:
         return node
 
     def _freeze_parts(self) -> None:
-        """Freezes parts whose readers are all frozen, and records the epoch."""
+        """Freezes the unnamed parts whose readers are all frozen; unfreezes the other ones."""
         nodes, read = self.building.nodes, dict[int, list[Node]]()
         for node in nodes.values():
             for i in node.inputs:
@@ -584,7 +599,7 @@ class Compiler:
 
 
 def _compiles_alike(one: Stage, other: Stage) -> bool:
-    """Returns True if stages of one name compile to the same nodes."""
+    """Returns True if two stages with the same name compile to the same nodes."""
     if one.definition is not other.definition or one.life != other.life:
         return False
     parts = ((s.schema, s.key, s.uid, s.options, s.apart) for s in (one, other))
@@ -592,7 +607,7 @@ def _compiles_alike(one: Stage, other: Stage) -> bool:
 
 
 def _with_readers(catalog: Mapping[str, Stage], names: AbstractSet[str]) -> set[str]:
-    """Returns some stages and those that read them, directly or not."""
+    """Returns some stages together with all stages that read them, directly or indirectly."""
     reached = set(names)
     for name, stage in catalog.items():
         tree = stage.definition
@@ -602,7 +617,7 @@ def _with_readers(catalog: Mapping[str, Stage], names: AbstractSet[str]) -> set[
 
 
 def _fused_chain(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:
-    """Returns the row-wise operators that are fused with this one, first one first."""
+    """Returns a row-wise operator and those that are fused with it, the first one first."""
     links = [tree]
     while is_linear(links[-1]):
         below = links[-1].inputs[0]
@@ -613,10 +628,10 @@ def _fused_chain(tree: Definition, uses: Mapping[int, int]) -> list[Definition]:
 
 
 def _with_memo(linear: Linear, types: tuple[str, ...], purpose: CompilePurpose) -> Operator:
-    """Returns a row-wise operator; its results are memoised if they may differ next time.
+    """Returns a row-wise operator; its results are memoised if another run may differ.
 
     Raises:
-        ExpressionError: they may differ, and the stage is not declared nondeterministic.
+        ExpressionError: if another run may differ, and the stage is not declared nondeterministic.
     """
     if purpose.keeping and (linear.asks or not linear.stable):
         return MemoizedMap(types, linear)
@@ -644,8 +659,8 @@ def compile_catalog(
     """Compiles the graph of a new catalog; see `Compiler`.
 
     An unnamed node that no operator looks up only passes changes on, and has no trace. If a new
-    node reads it, it is recomputed, because its earlier output is unknown. So is a node that was in
-    memory only and is to be written from now on.
+    node reads it, it is recomputed, because its earlier output is unknown. A node is also
+    recomputed if its rows were in memory only, and the new graph writes them.
     """
     while True:
         compiler = Compiler(
@@ -666,7 +681,7 @@ def compile_catalog(
 
 
 def _nodes_without_rows(graph: Graph, old: Graph) -> set[int]:
-    """Returns the existing nodes that store no rows and whose rows are now needed."""
+    """Returns the nodes of the old graph that store no rows, although the new graph needs them."""
     hollow: set[int] = set()
     for node in graph.since(old).fresh:
         if node.id not in old.nodes:
@@ -677,9 +692,9 @@ def _nodes_without_rows(graph: Graph, old: Graph) -> set[int]:
 
 
 def _newly_written(graph: Graph, old: Graph) -> set[int]:
-    """Returns the nodes that were in memory only and are to be written from now on.
+    """Returns the nodes that were in memory only, and that the new graph writes.
 
-    A node that has only stopped is not among them: it is not written before or after.
+    A node that has stopped is not among them, because it is not written in either graph.
     """
     unwritten = graph.unwritten
     written = (graph.nodes[i] for i in old.hidden() & graph.nodes.keys())
@@ -692,7 +707,16 @@ def _has_no_rows(node: Node | None) -> bool:
 
 @dataclass
 class LoopPlanBuilder:
-    """A loop under construction."""
+    """A loop under construction.
+
+    Attributes:
+        prints: the fingerprints of the parts of the definition, by `id`.
+        types: asks Spark for types of expressions that NoSync cannot infer.
+        nodes: the nodes of the loop and of the loops inside.
+        outside: the inputs of the loop: definitions with the layouts in which they are looked up.
+        states: the layouts of the loop's own traces, with the depth of their loop.
+        built: the numbers of the nodes, by fingerprint and enclosing loops.
+    """
 
     prints: Mapping[int, str]
     types: Types | None
@@ -712,7 +736,7 @@ def compile_loop(
     """Returns the operator of a loop, and the definitions of its inputs, one for each layout.
 
     Args:
-        prints: the fingerprints of its parts.
+        prints: the fingerprints of the parts of the loop, by `id`.
     """
     plan = LoopPlanBuilder(prints, types)
     scope = LoopScope(1, tree.params["rounds"])
@@ -723,10 +747,11 @@ def compile_loop(
 
 
 def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
-    """Raises an error if a loop is nondeterministic, because it would not converge.
+    """Raises StageError if a loop is nondeterministic, because it would not converge.
 
     Args:
-        keeping: the stage is defined --nondeterministic, so its functions may differ between runs.
+        keeping: True if the stage is defined --nondeterministic, so that its functions may return
+            different results in another run.
     """
     for node in loop.nodes:
         inner = node.operator
@@ -742,7 +767,11 @@ def check_stable(loop: Loop, stage: str, *, keeping: bool) -> None:
 def _loop(
     plan: LoopPlanBuilder, tree: Definition, around: Active, scope: LoopScope
 ) -> SuspendedCall[int]:
-    """Builds a loop inside others; returns the node that leaves it."""
+    """Builds a loop, and returns the number of the node that has its result.
+
+    Args:
+        around: the enclosing loops.
+    """
     count = len(tree.inputs) // 2
     sources, results = tree.inputs[:count], tree.inputs[count:]
     ports: list[LoopPort] = []
@@ -777,7 +806,10 @@ def _add(plan: LoopPlanBuilder, scope: LoopScope, node: LoopNode) -> int:
 def _port(
     plan: LoopPlanBuilder, tree: Definition, active: Active, layout: Layout | None
 ) -> SuspendedCall[LoopPort]:
-    """Returns where a definition is computed: in a node, or outside with a layout."""
+    """Returns the port of a definition: a node of the loop, or an input of the loop.
+
+    A definition without loop variables is computed outside, and becomes an input.
+    """
     if tree.levels:
         return LoopPort(False, (yield _node(plan, tree, active)))
     fingerprint = plan.prints[id(tree)]
@@ -789,7 +821,10 @@ def _port(
 
 
 def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> SuspendedCall[int]:
-    """Returns the node of a definition, built once, in the innermost loop that it depends on."""
+    """Returns the number of a definition's node, in the innermost loop that it depends on.
+
+    The node is built only once.
+    """
     free = tree.levels
     depths = [number for number, (level, _, _) in enumerate(active, 1) if level in free]
     if len(depths) < len(free):
@@ -813,7 +848,7 @@ def _node(plan: LoopPlanBuilder, tree: Definition, active: Active) -> SuspendedC
 
 
 def _operator(plan: LoopPlanBuilder, tree: Definition, active: Active) -> SuspendedCall[int]:
-    """Returns the node of one operator, with a trace for each input that it looks up."""
+    """Builds the node of one operator, with a trace for each inner input that it looks up."""
     operator = build_operator(tree, plan.types)
     depth = len(active)
     inside = [bool(each.levels) for each in tree.inputs]

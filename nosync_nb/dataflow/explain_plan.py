@@ -1,12 +1,12 @@
 """Lists the arrangements of the parts of a plan, and the lookups that an input's change causes.
 
 An arrangement is a trace of the graph: the rows of a part in the order of a key, or the state of an
-operator. Its numbers are counted from its layers; no row is read.
+operator. Its rows and bytes are computed from the metadata of its layers; no row is read.
 
-The module also reports what planning has changed, by a comparison of the definition with its plan.
-Planning records nothing, so the report costs nothing until it is requested. A filter was moved if
-it has fewer operators of some kind below it than in the definition. Pruned columns are reported
-only if the plan has its operators in the same order as the definition.
+The module also reports the changes that planning has made, by comparing the definition with its
+plan. Planning records nothing, so the report costs nothing until it is requested. A filter was
+moved if it has fewer operators of some kind below it than in the definition. Pruned columns are
+reported only if the plan has its operators in the same order as the definition.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
 
 HASHES_BYTES = 16
-"""Bytes of the hashes of a row in memory."""
+"""The size of the two hashes of a row in memory."""
 
 
 class PlannedArrangement(NamedTuple):
-    """A trace of a part.
+    """An arrangement of a part: a trace, or all traces of an operator's state.
 
     Attributes:
-        part: the `id` of the part whose rows or state it has.
-        key: the positions of the columns of its order; None: ordered by whole rows.
-        own: True for the state of an operator; False for rows that others look up.
-        rows: the number of its rows, before cancelling ones are added up.
-        size_bytes: in files, or about so many in memory.
-        readers: the stages that look it up, in the graph's order.
+        part: the `id` of the part.
+        key: the positions of the key columns; None if the trace is ordered by whole rows.
+        own: True for the state of an operator; False for rows that other operators look up.
+        rows: the number of rows, including rows that cancel but are not merged yet.
+        size_bytes: the size in files, or the approximate size in memory.
+        readers: the stages that look up the arrangement, in the order of the graph.
     """
 
     part: int
@@ -56,7 +56,8 @@ class PlanLookups:
 
     Args:
         seen: the current snapshot.
-        stage: the stage of the plan; None: an unnamed collection, which shares existing nodes.
+        stage: the stage of the plan; `None` means an unnamed collection, for which only existing
+            nodes of other stages are listed.
 
     Cost: O(nodes).
     """
@@ -67,7 +68,7 @@ class PlanLookups:
         self._nodes = _nodes(seen.graph, plan, stage)
 
     def arrangements_of(self, part: Definition) -> list[PlannedArrangement]:
-        """Returns the arrangements of a part: the orders that others look up, and its own state."""
+        """Returns the arrangements of a part: those that others look up, and its own state."""
         node = self._nodes.get(id(part))
         if node is None:
             return []
@@ -84,12 +85,16 @@ class PlanLookups:
         return arrangements
 
     def lookups_of_change(self, part: Definition, port: int) -> list[PlannedArrangement]:
-        """Returns the lookups that a change of an input causes, in other inputs or in groups."""
+        """Returns the arrangements that an operator looks up when one of its inputs changes.
+
+        Args:
+            port: the position of the changed input.
+        """
         node = self._nodes.get(id(part))
         if node is None or node.operator is None:
             return []
         nodes, arrangements = self._seen.graph.nodes, []
-        if len(part.inputs) == len(node.inputs):  # else it is a loop, or a name of another stage
+        if len(part.inputs) == len(node.inputs):  # not for a loop, or another name of a stage
             ports = [*zip(part.inputs, node.inputs, node.operator.layouts, strict=True)]
             sizes = [self._rows(nodes[number], layout) for _, number, layout in ports]
             visited = node.operator.visited(port, sizes)
@@ -114,7 +119,7 @@ class PlanLookups:
 
 
 def _readers(graph: Graph) -> Mapping[tuple[int, Layout], Sequence[str]]:
-    """Returns the stages that look up a trace, by node and layout."""
+    """Returns the stages that look up each trace, by node and layout."""
     readers: dict[tuple[int, Layout], dict[str, None]] = {}
     for node in graph:
         if node.operator is None:
@@ -126,7 +131,7 @@ def _readers(graph: Graph) -> Mapping[tuple[int, Layout], Sequence[str]]:
 
 
 def _nodes(graph: Graph, plan: Definition, stage: Stage | None) -> dict[int, Node]:
-    """Returns the nodes of the parts of a plan, by `id`; row-wise parts are fused into others."""
+    """Returns the nodes of the parts of a plan, by `id` of the part; fused parts have no node."""
     nodes = {id(part): graph.named[part.name] for part in plan.refs if part.name in graph.named}
     if len(nodes) < len(plan.refs):
         return nodes
@@ -165,13 +170,15 @@ def _trace_size(trace: Trace | None, layout: Layout) -> tuple[int, int]:
 
 
 Heights = Mapping[str, int]
-"""By operator, the maximal number of operators of that kind on a path below a part."""
+"""The maximum number of operators of each kind on a path below a part, by kind."""
 
 
 def plan_moves(written: Definition, plan: Definition) -> dict[int, list[str]]:
-    """Returns below which kinds of operators filters were moved, by `id` of the filter.
+    """Returns the kinds of operators below which filters were moved, by `id` of the filter.
 
-    The `id` is that in the plan. Cost: O(size).
+    The `id` is that of the filter in the plan.
+
+    Cost: O(size).
     """
     if written is plan:
         return {}
@@ -189,7 +196,10 @@ def plan_moves(written: Definition, plan: Definition) -> dict[int, list[str]]:
 
 
 def pruned_columns(written: Definition, plan: Definition) -> dict[int, list[str]]:
-    """Returns the columns that the plan omits, by `id` of the part in the plan. Cost: O(size)."""
+    """Returns the columns that the plan omits, by `id` of the part in the plan.
+
+    Cost: O(size).
+    """
     if written is plan:
         return {}
     old_parts, new_parts = _non_linear_parts(written), _non_linear_parts(plan)
@@ -204,7 +214,10 @@ def pruned_columns(written: Definition, plan: Definition) -> dict[int, list[str]
 
 
 def columns_read(plan: Definition, types: Types | None) -> dict[int, Places]:
-    """Returns the columns of each part that the parts above it read, by `id`. Cost: O(size)."""
+    """Returns the columns of each part that the parts above it read, by `id`.
+
+    Cost: O(size).
+    """
     read: dict[int, set[int]] = {}
     for part in plan.walk():
         spec, every = SPECS.get(part.op), frozenset(range(len(part.schema)))
@@ -223,7 +236,7 @@ def _non_linear_parts(tree: Definition) -> Sequence[Definition]:
 
 
 def _conjuncts_with_heights(tree: Definition) -> Iterable[tuple[str, Heights]]:
-    """Yields the conjuncts of the filters of a definition, with the heights below each."""
+    """Yields each conjunct of the filters of a definition, with the heights of its filter."""
     for part, heights in _filters_with_heights(tree):
         for text in conjuncts(part.params["predicate"]):
             yield text, heights

@@ -31,7 +31,7 @@ from nosync_nb.trace.batch import Layout
 NO_LAYOUT = Layout(())
 
 UNMADE = "not read"
-"""The plan of a node whose state is built at its first run; no operator has this plan."""
+"""The plan of a node whose state has not been built; no operator has this plan."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -42,16 +42,21 @@ class Node:
     """A node of the dataflow graph.
 
     Attributes:
-        id: its number, stable while its fingerprint and its plan are.
-        fingerprint: identifies the collection that it computes.
-        name: the name of its stage or input, None for a part of a stage.
+        id: the number of the node, stable while its fingerprint and its plan do not change.
+        fingerprint: identifies the collection that the node computes.
+        types: the types of its columns.
         stage: the stage that messages name.
-        inputs: the nodes that it reads.
-        log: the number of its log, None if its output is not needed later.
-        traces: layout -> number of the trace.
-        state: numbers of the operator's own traces.
+        name: the name of its stage or input; None for a part of a stage.
+        operator: the operator that computes the node; None for an input, and for a node that only
+            has rows.
+        inputs: the numbers of the nodes that it reads.
+        log: the number of its log; None if its output is not needed later.
+        log_layout: the layout of the log.
+        traces: the number of each trace of its rows, by layout.
+        state: the numbers of the traces that are the operator's state.
         plan: identifies the operator and the layout of `state`; empty if there is no state.
-        frozen: True if the node does not advance; then `stopped` is its last epoch.
+        frozen: True if the node does not advance.
+        stopped: the last epoch of a frozen node.
     """
 
     id: int
@@ -87,7 +92,7 @@ class Node:
         return node
 
     def elsewise(self, number: int, types: tuple[str, ...], stage: str, plan: str) -> Node:
-        """Returns a node with the log and the traces of this one, and with another plan."""
+        """Copies the node with its log and traces, but with another number and plan, stateless."""
         node = self.copy_for_graph(types, stage)
         node.id, node.plan, node.state = number, plan, ()
         return node
@@ -136,7 +141,10 @@ class Node:
             yield from zip(self.state, self.operator.state, strict=True)
 
     def use_operator(self, now: int, *, still: bool) -> None:
-        """Freezes the node at epoch `now`, unless it is frozen already; or unfreezes it."""
+        """Freezes the node at epoch `now` if `still` is True; unfreezes it otherwise.
+
+        A node that is frozen already stays frozen at its earlier epoch.
+        """
         self.frozen = still
         if not still:
             self.stopped = None
@@ -150,8 +158,8 @@ class CompiledOperator(NamedTuple):
     Attributes:
         tree: the definition; the reference prevents reuse of its `id`.
         fingerprint: identifies the collection; it differs if the inputs differ.
-        plan: of its own traces; see `Node`.
-        inputs: the definitions that it reads, in its order.
+        plan: identifies the operator and the layout of its state; see `Node`.
+        inputs: the definitions that it reads, in the order of its inputs.
     """
 
     tree: Definition
@@ -195,8 +203,9 @@ def appended_items(
 ) -> dict[Key, Value] | None:
     """Returns the items that were appended to a mapping; None if the earlier items have changed.
 
-    The earlier items are unchanged if they are the same objects in the same order. Cost: 20 ns for
-    each.
+    The earlier items are unchanged if they are the same objects in the same order.
+
+    Cost: 20 ns for each earlier item.
     """
     if len(now) >= len(before) and all(map(is_, now.values(), before.values())):
         return dict(islice(now.items(), len(before), None))
@@ -206,8 +215,9 @@ def appended_items(
 def changed_items(now: Mapping[Key, Value], before: Mapping[Key, Value]) -> dict[Key, Value]:
     """Returns the items of a mapping that are not the same objects as before, in order.
 
-    Each object belongs to one key. Cost: some 20 ns each if the changed items come after the
-    others, else some 100 ns each.
+    Each object belongs to one key.
+
+    Cost: 20 ns per item if all changed items come after the unchanged ones; otherwise 100 ns.
     """
     fresh = appended_items(now, before)
     if fresh is None:
@@ -219,14 +229,15 @@ class GraphWiring(NamedTuple):
     """The stages of a compiled graph and their requests, for an incremental compilation.
 
     Attributes:
-        stages: as they were compiled, by name; all of them are live, or are earlier versions.
-        prints: their fingerprints.
-        operators: the keys in `Graph.made` that each stage uses.
-        parts: the nodes without a name, by fingerprint.
-        readers: by node, the number of times that other nodes read it.
-        asked: by node, the traces that it requests, and of which nodes.
-        wanted: by node, the traces that others request of it, and how often.
-        wishes: by stage, the lookups that it uses if other stages arrange for them; see `PlanSet`.
+        stages: the compiled stages by name; each is live or an earlier version.
+        prints: the fingerprint of each stage.
+        operators: for each stage, the keys of its operators in `Graph.made`.
+        parts: the numbers of the nodes without a name, by fingerprint.
+        readers: for each node, the number of times that other nodes read it.
+        asked: for each node, the traces that it requests, as (number of a node, layout).
+        wanted: for each node, the layouts that other nodes request, with the number of requests.
+        wishes: for each stage, the lookups that it would use if other stages maintained them; see
+            `PlanSet`.
     """
 
     stages: dict[str, Stage]
@@ -239,9 +250,9 @@ class GraphWiring(NamedTuple):
     wishes: dict[str, frozenset[Lookup]]
 
     def copied(self) -> GraphWiring:
-        """Returns a copy for the next compilation.
+        """Returns a copy for the next compilation, which shares the values.
 
-        Cost: O(nodes), each some 10 ns; the values are shared.
+        Cost: O(nodes), 10 ns per node.
         """
         return GraphWiring(*map(dict, self))  # type: ignore[arg-type]
 
@@ -255,11 +266,12 @@ class Graph:
     """Nodes in an order in which inputs come first.
 
     Args:
-        nodes: the nodes; by number if the caller has them so.
-        named: those with a name, if the caller has them.
+        nodes: the nodes, or a dict of the nodes by number.
+        numbers: the greatest number that is allocated.
+        named: the nodes with a name; by default they are found among the nodes.
         memory: the stages whose rows are not written.
-        unwritten: the value of that property, for a graph with missing nodes, because the readers
-            of a part are unknown there.
+        unwritten: the value of the property `unwritten` for a graph with missing nodes, where the
+            readers of a part are unknown; by default it is computed.
 
     Attributes:
         made: the compiled operators, for the next compilation.
@@ -289,14 +301,14 @@ class Graph:
 
     @property
     def goes_on(self) -> bool:
-        """True if no stage of the graph is known to have stopped."""
+        """True if the graph records that none of its stages has stopped; see `wiring`."""
         return self.wiring is not None
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
 
     def numbered(self, taken: int) -> Graph:
-        """Returns the graph such that its next number is above `taken`."""
+        """Returns a graph whose next number is above `taken`; this graph if that is so already."""
         if self.numbers >= taken:
             return self
         wiring, named = self.wiring, self.named
@@ -322,7 +334,7 @@ class Graph:
         """
         if not names:
             return frozenset()
-        read: set[int] = set()  # by other stages
+        read: set[int] = set()  # the nodes that other stages read
         numbers: set[int] = set()
         for node in reversed(self.nodes.values()):
             if node.id in read if node.name is None else node.name not in names:
@@ -359,7 +371,7 @@ class Graph:
             yield from node.layouts()
 
     def logs(self) -> Iterator[tuple[int, Layout]]:
-        """Yields every log with its layout; operators' own traces are logs too."""
+        """Yields every log with its layout, including the traces of operator state."""
         for node in self:
             if node.log is not None:
                 yield node.log, node.log_layout
@@ -367,7 +379,7 @@ class Graph:
                 yield from zip(node.state, node.operator.state, strict=True)
 
     def memoised(self, node: Node) -> bool:
-        """True if the rows of a node come from memoised results, of it or of a part below it."""
+        """Returns True if the operator of a node, or of an unnamed part below it, memoises."""
         waiting, visited = [node], {node.id}
         while waiting:
             at = waiting.pop()
@@ -379,11 +391,11 @@ class Graph:
         return False
 
     def dependants(self, name: str) -> list[str]:
-        """Returns the stages that read a named collection, directly or not, in order."""
+        """Returns the stages that read a named collection, directly or indirectly, in order."""
         return [*self._stages_reading([name])]
 
     def readers(self, names: Iterable[str]) -> set[str]:
-        """Returns some stages, and those that read from their nodes.
+        """Returns some stages together with all stages that read from their nodes.
 
         Failure: 1. `a` and `b` are equal, and an unnamed part over `a` serves a stage that names
         `b`. 2. By the names in definitions that stage is independent of `a`, so it is omitted.

@@ -1,25 +1,25 @@
-"""Plans a definition: finds one with the same rows that is cheaper to run.
+"""Plans a definition: finds an equivalent definition that is cheaper to run.
 
-A plan does not contribute to the identity of a stage: fingerprints of stages, the catalog and the
-log have the definition as it was written. Parts without a name have the fingerprints of the plan,
-and operator state has its plan beside it (`dataflow/graph.py`). If a plan differs from the previous
-one, such parts are rebuilt once from the logs of their inputs.
+A plan is not part of the identity of a stage. The fingerprints of stages, the catalog and the log
+have the definition as it was written. Unnamed parts have the fingerprints of the plan, and operator
+state is stored with its plan (`dataflow/graph.py`). If the plan of a stage changes, these are
+rebuilt once from the logs of their inputs.
 
-A plan depends on one definition alone, with one exception: a multiway join needs no intermediate
-rows if arrangements of its inputs exist for its lookups. That plan is built beside the default one.
-If no other stage maintains such an arrangement, it may be larger than the intermediate rows. Other
-stages maintain the lookups of their own default plans, and keyed collections their own key. An
-arrangement that a stage only wishes for does not influence the choice of another stage. Parts that
-are equal in the plans of two stages are one node, as for definitions.
+A plan depends on one definition alone, with one exception. A multiway join needs no intermediate
+rows if its inputs have arrangements for its lookups. A plan with such joins is built in addition to
+the default one. If no other stage maintains these arrangements, they may be larger than the
+intermediate rows. Other stages maintain the lookups of their default plans, and the key of a keyed
+collection. An arrangement that a stage would only use, a wish, does not influence the plan of
+another stage. Parts that are equal in the plans of two stages share one node.
 
-A choice is retained, so that no definition and no opening drops the state of another stage. The
-nodes in the log identify the plan of a stage, even if it was chosen by sizes. The plan is chosen
-again if no such node exists. It is also chosen again before the first epoch, because no state
-exists then, and the order of definitions should not matter.
+A chosen plan is retained, so that no definition and no opening drops the state of another stage.
+The nodes in the log identify the plan of a stage, even if the plan was chosen by sizes. The plan is
+chosen again if no such node exists, and before the first epoch. At that time no state exists, and
+the result should not depend on the order of definitions.
 
-A definition that cannot be planned, or not in reasonable time, is run as it is written. So are
-nondeterministic stages, because results of their functions are memoised by the rows of their
-inputs.
+A definition that cannot be planned, or only in a long time, is run as it is written. The same
+applies to nondeterministic stages, because the results of their functions are memoised by the rows
+of their inputs.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ from nosync_nb.expressions import Types
 from nosync_nb.operators.registry import is_linear
 
 WISHES_MAX = 4
-"""With more wishes, only the plans with all or none of them are tried."""
+"""With more wishes than this, only the plans for all and for none of them are tried."""
 
 PLANNED_MAX = 1000
-"""Definitions with more operators are run as written, because planning would take seconds."""
+"""A definition with more operators is run as written, because planning would take seconds."""
 
 
 class PlanSet:
     """The plans of a definition.
 
     Attributes:
-        wishes: lookups into named collections that avoid intermediate rows if others support them.
+        wishes: the lookups into named collections that could replace intermediate rows, if other
+            stages maintain arrangements for them.
         asks: the lookups of the default plan.
     """
 
@@ -64,7 +65,7 @@ class PlanSet:
         self._cached = made
 
     def plan_for(self, others: frozenset[Lookup]) -> Definition:
-        """Returns the plan for the wishes that others support."""
+        """Returns the plan that may use the lookups `others`, a subset of the wishes."""
         cached, tree = self._cached, self._tree
         if others not in cached.plans:
             joined = with_multiway_joins(tree if cached.narrow is None else cached.narrow, others)
@@ -73,9 +74,9 @@ class PlanSet:
         return tree if plan is None else plan
 
     def subsets(self) -> Iterable[frozenset[Lookup]]:
-        """Yields the non-empty subsets of the wishes, the largest first.
+        """Returns the non-empty subsets of the wishes, the largest first.
 
-        Only the full set if they are many.
+        With more than `WISHES_MAX` wishes, only the full set.
         """
         count = len(self.wishes)
         sizes = range(count, 0, -1) if count <= WISHES_MAX else [count]
@@ -85,13 +86,14 @@ class PlanSet:
 
 
 class _CachedPlans(NamedTuple):
-    """Plans of a definition; None represents the definition itself.
+    """The plans of a definition, in which None represents the definition itself.
 
     A reference to the definition would keep its own key in the cache alive.
 
     Attributes:
-        narrow: the definition before the search for multiway joins.
-        plans: the plans that were requested, by the wishes that others support.
+        narrow: the definition after the optimizations that precede multiway joins.
+        plans: the plans that were requested so far, by the wishes that they may use.
+        wishes, asks: see `PlanSet`.
     """
 
     narrow: Definition | None
@@ -101,7 +103,7 @@ class _CachedPlans(NamedTuple):
 
 
 class _AllLookups:
-    """A set that contains every lookup."""
+    """A container that contains every lookup, as if other stages maintained all of them."""
 
     def __contains__(self, lookup: object) -> bool:
         return lookup is not None
@@ -128,7 +130,10 @@ def plan_definition(
 
 
 def plans_for_catalog(tree: Definition, types: Types | None) -> PlanSet:
-    """Returns the plans of a definition. Cost: as for `plan_definition`."""
+    """Returns the plans of a definition.
+
+    Cost: that of `plan_definition`.
+    """
     cached = _PLANS.get(tree)
     if cached is None:
         cached = _PLANS[tree] = _make_plans(tree, types)
@@ -149,12 +154,12 @@ def _make_plans(tree: Definition, types: Types | None) -> _CachedPlans:
 def shared_plan(
     plans: PlanSet, stage: Stage, prints: Mapping[str, str], parts: Container[str], graph: Graph
 ) -> frozenset[Lookup] | None:
-    """Returns the lookups of the current plan of a stage; None if no node identifies it.
+    """Returns the lookups of the current plan of a stage; None if no node identifies the plan.
 
     Args:
-        prints: the fingerprints of its inputs.
+        prints: the fingerprints of the inputs of the stage, by name.
         parts: the fingerprints of the nodes without a name.
-        graph: the graph in which it runs, if it runs; after an opening its readers are unknown.
+        graph: the previous graph. After an opening, the inputs of its nodes may be unknown.
     """
     node = graph.named.get(stage.name)
     inputs = _input_fingerprints(graph, node)
@@ -185,7 +190,10 @@ def shared_plan(
 def arrangements_of_others(
     catalog: Mapping[str, Stage], name: str, types: Types | None
 ) -> frozenset[Lookup]:
-    """Returns the arrangements that exist independently of a stage. Cost: O(stages)."""
+    """Returns the arrangements that all stages except one maintain.
+
+    Cost: O(stages).
+    """
     return NOBODYS.union(
         *(requested_arrangements(each, types) for n, each in catalog.items() if n != name)
     )
@@ -202,7 +210,7 @@ def requested_arrangements(stage: Stage, types: Types | None) -> frozenset[Looku
 def _part_fingerprints(
     plan: Definition, prints: Mapping[str, str], apart: int
 ) -> Mapping[int, str]:
-    """Returns the fingerprints of the nodes of the parts, by `id`."""
+    """Returns the fingerprints of the nodes of a plan's parts, by `id` of the part."""
     fingerprints = plan.fingerprints(prints)
     return {
         id(p): fingerprints[id(p)]
@@ -213,7 +221,10 @@ def _part_fingerprints(
 
 
 def _unnamed_node_parts(plan: Definition) -> set[int]:
-    """Returns the parts with unnamed nodes; row-wise parts are fused with their reader."""
+    """Returns the parts, by `id`, that have unnamed nodes.
+
+    A row-wise part that is fused with its reader has no node.
+    """
     nodes: set[int] = set()
     for part in plan.walk():
         for each in part.inputs:
@@ -242,6 +253,6 @@ def _plan_input_fingerprints(plan: Definition, fingerprints: Mapping[int, str]) 
 
 
 def _has_arrangement(graph: Graph, name: str, key: tuple[int, ...]) -> bool:
-    """Returns True if a graph has a named collection arranged by a key."""
+    """Returns True if a named collection of a graph is arranged by a key."""
     node = graph.named.get(name)
     return node is not None and any(layout.key == key for layout in node.traces)

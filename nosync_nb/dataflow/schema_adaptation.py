@@ -1,15 +1,16 @@
 """Adapts a definition to the current columns of its inputs. Pure: reads and writes nothing.
 
-Operators refer to columns by position, expressions by name, functions in any way. A missing column
-matters if it is used by an expression, a key, a position in a `select`, or any function of a row.
-An operator that only passes the column on omits it, and its output has one column less. Added
-columns are not visible to the definition.
+Operators refer to columns by position, and expressions by name. A function of a row may use any
+column. So a missing column matters if it is used by an expression, a key, a position in a `select`,
+or a function of a row. An operator that only passes the column on omits it, and its output has one
+column less. Added columns are not visible to the definition.
 
-A column with another type counts as missing, but must not be omitted silently. If it would reach
-the output, or decide which rows are equal, the definition does not fit any more.
+A column with another type counts as missing, but must not be omitted silently. If it would be in
+the output, or determine which rows are equal, the definition does not fit any more.
 
-If columns were added or moved, a `select` marked *fitted* adapts the input to the definition. It
-belongs to NoSync, not to the user: it uses no column, and the next edit builds it again.
+If columns were added or moved, a `select` with the parameter `fitted` adapts the input to the
+definition. It is not part of the user's definition: it counts as no use of a column, and the next
+adaptation builds it again.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ class _AdaptedTree(NamedTuple):
 def adapted_to_schemas(
     stage: Stage, catalog: Mapping[str, Stage], types: Types | None
 ) -> tuple[Stage, str | None]:
-    """Returns the stage over the current columns of its inputs; unchanged if it uses missing ones.
+    """Adapts a stage to the current columns of its inputs.
 
     Returns:
-        also the reason why it cannot continue, None if it can.
+        the adapted stage and None; or, if it uses a column that is missing, the unchanged stage and
+        the reason why it cannot continue.
 
     Raises:
-        StageError: one of its inputs does not exist.
+        StageError: if one of its inputs does not exist.
     """
     tree = stage.definition
     assert tree is not None
@@ -72,9 +74,9 @@ def adapted_to_schemas(
 
 
 def _source_reference(tree: Definition) -> Definition | None:
-    """Returns the referenced collection of a part, with the columns of the definition.
+    """Returns a part as a reference with the columns that the definition was written for.
 
-    None if the part is not a reference.
+    The part is a reference, or a `fitted` projection of one. Returns None for any other part.
     """
     if tree.params.get("fitted"):
         return reference_to(tree.inputs[0].name, tree.schema)
@@ -95,7 +97,7 @@ class _SchemaAdapter:
         self.known: dict[int, _AdaptedTree] = {}
 
     def adapt_part(self, tree: Definition) -> SuspendedCall[_AdaptedTree]:
-        """Returns a part over current columns."""
+        """Returns a part, adapted to the current columns of its inputs."""
         adapted = self.known.get(id(tree))
         if adapted is None:
             source = _source_reference(tree)
@@ -108,7 +110,7 @@ class _SchemaAdapter:
         return adapted
 
     def _adapted_reference(self, ref: Definition) -> _AdaptedTree:
-        """Returns the reference to a collection, with its remaining columns."""
+        """Returns a reference with those of its columns that the collection still has."""
         schema = self.catalog[ref.name].schema
         every = list(range(len(ref.schema)))
         if schema == ref.schema:
@@ -150,9 +152,9 @@ class _SchemaAdapter:
 
 
 def columns_kept(tree: Definition, options: StageOptions) -> StageOptions:
-    """Returns the options of a stage.
+    """Returns the options of a stage, as nondeterministic if its expressions may be so.
 
-    Results that depend on the clock or on chance are memoised.
+    Then its results are memoised, so `persist` must not be `memory`.
     """
     if options.nondeterministic or not may_differ(tree.walk()):
         return options

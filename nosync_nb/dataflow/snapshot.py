@@ -1,8 +1,8 @@
 """The snapshot: everything that a reader needs, behind one reference.
 
-A commit, a definition or a merge creates a new snapshot and publishes it by one assignment. A
-reader takes the session's snapshot once and works on it for any time, without a lock. Writers do
-not decide by it: they hold the session's lock, under which no other snapshot is published.
+A commit, a definition or a merge creates a new snapshot, and publishes it with one assignment. A
+reader takes the session's snapshot once, and may use it for any time without a lock. A writer holds
+the session's lock, so no other thread publishes a snapshot while it works.
 
 The functions at the end read the rows of a named collection in a snapshot, at the current or at a
 past epoch.
@@ -37,7 +37,7 @@ from nosync_nb.trace.history.incremental_seek import NearbyState, nearby_state
 
 
 class Snapshot(NamedTuple):
-    """The traces, their graph and catalog, and the past, at one moment. It is immutable.
+    """The state of a session at one moment: version, graph, catalog and history. Immutable.
 
     IMPORTANT: `history` comes from `visible_columns`, so no later definition or pack changes it.
     """
@@ -59,14 +59,17 @@ class Snapshot(NamedTuple):
         return {s.name: s.definition.references if s.definition else () for s in stages}
 
     def advanced(self, version: VersionState) -> Snapshot:
-        """Returns the snapshot after an epoch or a merge. Cost: below 1 us."""
+        """Returns the snapshot after an epoch or a merge.
+
+        Cost: below 1 us.
+        """
         return Snapshot(version, self.graph, self.catalog, self.history)
 
     def stage(self, name: str) -> Stage:
         """Returns a named collection.
 
         Raises:
-            StageError: the name is unknown; the message names a similar one.
+            StageError: if the name is unknown; the hint names a similar one.
         """
         stage = self.catalog.get(name)
         if stage is None:
@@ -78,18 +81,21 @@ class Snapshot(NamedTuple):
         return stage.last(self.epoch)
 
     def contents(self, name: str) -> Trace:
-        """Returns any trace of a named collection, at its current epoch."""
+        """Returns one of the traces of a named collection, at its current epoch."""
         layout, number = next(iter(self.graph.named[name].traces.items()))
         return self.version.traces.get(number) or Trace(layout)
 
 
 def visible_columns(history: History) -> History:
-    """Returns a view of a history: its current content, and all appends before its next pack."""
+    """Returns a copy of a history, which shares its lists of changes.
+
+    The copy also has later appends, up to the next pack.
+    """
     return copy.copy(history)
 
 
 def unknown_name_error(catalog: Mapping[str, Stage], name: str) -> StageError:
-    """Returns the error for an unknown name."""
+    """Returns the error for an unknown name of a stage or input, with a similar name as hint."""
     near = get_close_matches(name, catalog, 1)
     known = f"did you mean '{near[0]}'? " if near else ""
     return StageError(
@@ -100,12 +106,16 @@ def unknown_name_error(catalog: Mapping[str, Stage], name: str) -> StageError:
 
 
 def named_logs(nodes: Iterable[Node]) -> dict[int, str]:
-    """Returns the logs of named collections among some nodes; they have a history."""
+    """Returns the names of collections by the number of their log; these logs have a history."""
     return {n.log: n.name for n in nodes if n.name and n.log is not None}
 
 
 def hidden_columns(history: History, logs: Mapping[int, str], catalog: Mapping[str, Stage]) -> None:
-    """Hides the epochs that cannot be read separately: those before a stage, and skipped ones."""
+    """Hides epochs of some logs in a history: those before the stage began, and its gaps.
+
+    Args:
+        logs: the names of the collections, by the number of their log.
+    """
     for number, name in logs.items():
         history.start_at(number, catalog[name].begin)
         for lower, upper in catalog[name].gaps:
@@ -131,9 +141,10 @@ def _name_in_errors(stage: Stage) -> Iterator[None]:
 
 
 def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
-    """Returns the number of rows of a named collection at its last epoch, copies counted.
+    """Returns the number of rows of a named collection at an epoch, duplicates included.
 
-    It is 0 for a stage that has stopped, if a rewind went behind all of its known epochs.
+    It is 0 if the collection cannot be read there, as after a rewind to before all epochs of a
+    stage that has stopped.
     """
     try:
         return int(collection_state(seen, name, epoch).diff.sum())
@@ -144,17 +155,17 @@ def rows_count(seen: Snapshot, name: str, epoch: int) -> int:
 def trace_at(
     seen: Snapshot, name: str, at: int | None, known: Iterable[NearbyState] = ()
 ) -> tuple[int, Trace]:
-    """Returns an epoch and a trace whose layers add up to a collection at it.
+    """Returns the number of an epoch, and a trace with the state of a collection at that epoch.
 
     Args:
-        at: the epoch; None: the last one.
-        known: its state at other epochs, from the cache of the caller.
+        at: the epoch; `None` means the last one.
+        known: states of the collection at other epochs, from a cache of the caller.
 
     Raises:
-        TimeError: it cannot be read there.
-        CorruptLogError: names the file that is missing or damaged, and the collection of its rows.
+        TimeError: if the collection cannot be read at the epoch.
+        CorruptLogError: if a file is missing or damaged; names the file and the collection.
 
-    Cost: in the changes since the nearest known epoch.
+    Cost: in proportion to the changes since the nearest epoch whose state is known.
     """
     stage, node = seen.stage(name), seen.graph.named[name]
     last = seen.last(stage)
@@ -179,7 +190,7 @@ def _current_trace(seen: Snapshot, name: str, stage: Stage) -> Trace | None:
 
 
 def last_shown(seen: Snapshot, stage: Stage) -> int | None:
-    """Returns the last epoch at which a stopped stage can be read; None if it has no such epoch."""
+    """Returns the last epoch at which a stopped stage can be read; None if there is none."""
     last, log = seen.last(stage), seen.graph.named[stage.name].log
     if stage.has(last):
         return last
@@ -188,7 +199,7 @@ def last_shown(seen: Snapshot, stage: Stage) -> int | None:
 
 
 def has_lost_state(stage: Stage, epoch: int) -> bool:
-    """Returns True if a stage was in memory alone and its rows at an epoch are lost."""
+    """Returns True if a stage was in memory only, and its rows at an epoch are lost."""
     return stage.in_memory and any(lower <= epoch < upper for lower, upper in stage.gaps)
 
 

@@ -1,10 +1,10 @@
 """Stages: the named collections of a catalog, as values.
 
-A `Stage` is an input, or a definition with its options and state. It is immutable: a change of a
-stage is a new value, and readers of an earlier snapshot continue with the old one.
+A `Stage` is an input, or a definition with its options and state. It is immutable: a change creates
+a new value, and readers of an earlier snapshot continue with the old one.
 
 Its `fingerprint` identifies its meaning: the computation and its columns. Nodes and arrangements
-belong to the graph; another graph does not make another stage.
+belong to the graph, so a new graph does not change the stages.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MEMORY = "memory"
 """The durability level of stages whose rows are not written."""
 
 DISK = "disk"
-"""The durability level of stages that are shipped to replicas after everything else."""
+"""The durability level of stages that are durable on disk, and shipped to replicas last."""
 
 REMEMBERED = 1 << 14
-"""The number of stage fingerprints that a kernel caches."""
+"""The maximum number of stage fingerprints of each kind that a kernel caches."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,12 @@ class StageOptions:
     """The options of a stage besides its definition.
 
     Attributes:
-        on: where it runs: auto, local or spark.
-        nondeterministic: the results of its functions are memoised, because another run may differ.
-        demoted: it was found to be nondeterministic, although its cell does not declare it.
-        persist: its durability level: memory, disk or replicas; empty: the default of the log.
+        on: the placement of its operators: auto, local or spark.
+        nondeterministic: True if the results of its functions are memoised, because they may differ
+            in another run.
+        demoted: True if the stage was found to be nondeterministic, although its cell does not
+            declare it.
+        persist: its durability level: memory, disk or replicas; empty means the default of the log.
     """
 
     on: str = "auto"
@@ -45,7 +47,7 @@ class StageOptions:
     persist: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the options for a catalog; the level only if one was set."""
+        """Returns the options for a catalog; without `persist` if that is the default."""
         data = asdict(self)
         if not self.persist:
             del data["persist"]
@@ -59,7 +61,12 @@ class LiveState:
 
 @dataclass(frozen=True)
 class StaleState:
-    """The stage has stopped until the cause is removed: the reason, and its last epoch."""
+    """The stage has stopped, and stays so until the cause is removed.
+
+    Attributes:
+        reason: the cause, for messages.
+        since: its last epoch.
+    """
 
     reason: str
     since: int
@@ -67,12 +74,13 @@ class StaleState:
 
 @dataclass(frozen=True)
 class FrozenState:
-    """An earlier version, which is read and never advanced.
+    """The stage is an earlier version, which can be read but does not advance.
 
     Attributes:
         since: its last epoch.
         log: the number of its log.
-        trace: the number of one of its traces, which is arranged by `key`.
+        trace: the number of its trace.
+        key: the positions of the key columns of the trace; None if it has no key.
     """
 
     since: int
@@ -87,7 +95,12 @@ LIVE = LiveState()
 
 
 class RefutedState(NamedTuple):
-    """Rows of a stage are not trusted: from which epoch on, and the reason."""
+    """The rows of a stage are not trusted.
+
+    Attributes:
+        epoch: the first epoch whose rows are not trusted.
+        why: the reason.
+    """
 
     epoch: int
     why: str
@@ -98,21 +111,22 @@ class Stage:
     """A named collection in the catalog: an input (no definition) or a stage.
 
     Attributes:
-        version: counts the definitions of one name from 1.
+        version: the number of the definition among those of this name, from 1.
         begin: its first epoch.
-        uid: the identity of an input across renames: its first name, unless that was taken.
+        uid: the identity of an input across renames: its first name, unless that was in use.
         fingerprint: identifies its meaning as of the last definition or opening; see
             `current_fingerprint`.
-        gaps: the epochs `[lower, upper)` that cannot be read separately, as it caught up in one
-            step.
-        apart: separates it and its unnamed parts from equal ones of other stages, because their
-            contents may differ. 0: equal ones have equal contents, and parts are shared.
-        signer: the id of the key of the user who defined it, None if that is this user.
-        held: why it may not be compiled or run before the user's own cell defines it.
-        refuted: its rows that are not trusted, until they are recomputed.
-        scaled: the last epoch that replicas had of it when its durability was demoted under
-            backlog: until the backlog falls, it is guaranteed on disk alone. None: it has its own
-            level.
+        gaps: the epochs `[lower, upper)` that cannot be read separately, because the stage caught
+            up in one step.
+        apart: a number that separates the stage and its unnamed parts from equal ones of other
+            stages, because their contents may differ. 0 means that equal parts are shared.
+        signer: the key id of the user who defined the stage; None if that is this user.
+        held: the reason why it may not be compiled or run until the user's own cell defines it;
+            None if it may.
+        refuted: the rows that are not trusted until they are recomputed; None if all are trusted.
+        scaled: the last epoch of the stage that replicas had when its durability was demoted
+            because of the replication backlog. Until the backlog falls, the stage is durable on
+            disk only. None if it is not demoted.
     """
 
     name: str
@@ -138,7 +152,7 @@ class Stage:
 
     @property
     def is_input(self) -> bool:
-        """True if users insert rows into it."""
+        """True if it is an input, into which users insert rows."""
         return self.definition is None
 
     @property
@@ -148,9 +162,10 @@ class Stage:
 
     @property
     def on_disk(self) -> bool:
-        """True if it is durable on disk alone: it can be recomputed, and replicas need not have it.
+        """True if it is durable on disk only: replicas need not have it.
 
-        A stage that has stopped or is nondeterministic cannot be recomputed.
+        This requires that it can be recomputed. A stage that has stopped, is nondeterministic or
+        was defined by another user cannot be recomputed.
         """
         options, disk_only = self.options, self.options.persist == DISK or self.scaled is not None
         return disk_only and not options.nondeterministic and self.live and not self.signer
@@ -172,44 +187,48 @@ class Stage:
 
     @property
     def is_distrusted(self) -> bool:
-        """True if it has stopped with rows that are not trusted; it never continues from them."""
+        """True if it has stopped with rows that are not trusted, so that it cannot continue."""
         return self.refuted is not None and isinstance(self.life, StaleState)
 
     @property
     def reason(self) -> str | None:
-        """The reason why it is stale, None if it is not."""
+        """The reason why it is stale; None if it is not stale."""
         return self.life.reason if isinstance(self.life, StaleState) else None
 
     def last(self, now: int) -> int:
-        """Returns its last epoch, where `now` is the last epoch of live stages."""
+        """Returns its last epoch.
+
+        Args:
+            now: the last epoch of live stages.
+        """
         return now if isinstance(self.life, LiveState) else self.life.since
 
     def has(self, epoch: int) -> bool:
-        """Returns True if its traces hold its contents at an epoch, its last one.
+        """Returns True if its traces hold its contents at its last epoch.
 
-        If not, it was in memory alone, or its log begins at an epoch before its definition. Then it
-        must be computed first.
+        If not, the contents must be computed first: the stage was in memory only, or its log begins
+        at an epoch before its definition.
+
+        Args:
+            epoch: the last epoch of the stage.
         """
         return not any(lower <= epoch < upper for lower, upper in self.gaps)
 
     def as_stale(self, reason: str, now: int) -> Stage:
-        """Returns the stage, stale since `now`, or since it stopped earlier."""
+        """Returns the stage as stale since `now`; if it has stopped already, since that epoch."""
         return replace(self, life=StaleState(reason, self.last(now)), scaled=None)
 
     def forgotten(self, reason: str, now: int) -> Stage:
-        """Returns the stage without any readable epoch, because its rows were in memory alone."""
+        """Returns the stage without a readable epoch, because its rows in memory are lost."""
         stage = self if self.frozen else self.as_stale(reason, now)
         return replace(stage, gaps=((0, now + 1),))
 
     def resumed(self) -> Stage:
-        """Returns the stage, live."""
+        """Returns the stage as live."""
         return self if self.live else replace(self, life=LIVE)
 
     def as_earlier_version(self, life: FrozenState) -> Stage:
-        """Returns the stage as an earlier version, `name@version`.
-
-        Its meaning is its rows alone.
-        """
+        """Returns the stage as an earlier version, `name@version`, identified by its log alone."""
         name, fingerprint = f"{self.name}@{self.version}", _frozen_fingerprint(life.log)
         was = replace(self, refuted=None, scaled=None)
         return replace(was, name=name, fingerprint=fingerprint, life=life, apart=0)
@@ -218,7 +237,7 @@ class Stage:
         """Returns its current fingerprint.
 
         Args:
-            named: the fingerprints of its inputs, by name.
+            named: the fingerprints of the collections that it reads, by name.
         """
         if isinstance(self.life, FrozenState):
             return _frozen_fingerprint(self.life.log)
@@ -279,9 +298,9 @@ class Stage:
 
 
 def separated_fingerprint(fingerprint: str, apart: int) -> str:
-    """Returns the fingerprint of a collection that is separated from equal ones by a number.
+    """Returns the fingerprint of a collection, changed by the number that separates it.
 
-    The number 0 does not separate it.
+    The number 0 leaves the fingerprint unchanged; see `Stage.apart`.
     """
     return definition_fingerprint({"of": fingerprint, "apart": apart}) if apart else fingerprint
 

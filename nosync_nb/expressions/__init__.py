@@ -1,4 +1,4 @@
-"""Expressions: Spark SQL compiled to columns, or marked as known to Spark alone.
+"""Spark SQL expressions: compiled for evaluation in process, or marked as known only to Spark.
 
 Promises: an expression has Spark's meaning, also where it is computed here; it is data, and calls
 no function that reads files, loads classes or runs code. Owns: nothing. Imports: rows, errors.

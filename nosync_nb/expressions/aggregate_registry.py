@@ -1,7 +1,7 @@
-"""The aggregates by name: their argument types, their result type and the operator's kernel.
+"""The aggregates by name: their argument types, their result types and the operator's kernels.
 
-`AGGREGATORS` is the place to add a function. Several names may share one kernel: `every(x)` is the
-least of booleans. A function whose result depends on the order of rows in Spark, such as
+To add a function, add an entry to `AGGREGATORS`. Several names may share one kernel: `every(x)` is
+the minimum of booleans. A function whose result depends on the order of rows in Spark, such as
 `first(x)`, is refused with a hint at an alternative.
 """
 
@@ -19,12 +19,14 @@ class Aggregator(NamedTuple):
 
     Attributes:
         kernel: the computation of the operator.
-        result: type of the result by that of the first argument, None for an unsupported type.
-        remedy: the hint for values of an unsupported type; `{}` are its name, its argument.
-        arguments: the number of its arguments.
-        distinct: the kernel over distinct values; "" if that is the same function with
+        result: returns the result type for the type of the first argument; None if that type is
+            unsupported.
+        remedy: the hint for an argument of an unsupported type. Its placeholders `{}` receive the
+            name of the function and the text of the argument.
+        arguments: the number of arguments.
+        distinct: the kernel for distinct values. If empty, `kernel` is used with
             `AggregateCall.distinct` set.
-        both: True if its second argument is of the same kind as the first.
+        both: True if the type of the second argument is checked like that of the first.
     """
 
     kernel: str
@@ -35,7 +37,7 @@ class Aggregator(NamedTuple):
     both: bool = False
 
     def hint(self, name: str, argument: str, type_: str) -> str:
-        """Returns the alternative to a call over an unsupported type."""
+        """Returns a hint for a call whose argument has an unsupported type."""
         number = _AS_NUMBER.get(type_)
         if number is not None and self.remedy in (_NUMBER, _WHOLE):
             return f"write {name}({number.format(argument)})"
@@ -55,7 +57,7 @@ PAIRS = (
     "regr_sxy",
     "regr_syy",
 )
-"""Aggregates of rows in which neither of two numbers is null."""
+"""Aggregates of two numbers, which ignore rows in which one of them is null."""
 
 
 def _sum_type(type_: str) -> str | None:

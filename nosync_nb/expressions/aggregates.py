@@ -2,14 +2,15 @@
 
 `round(sum(x) / count(*), 2)` becomes the calls sum(x) and count(*), computed by the operator, and
 the row expression `round(_0 / _1, 2)` over the keys and the results of the calls. Equal calls are
-made once. registry.py lists the functions. `filter (where c)` becomes a part of the argument: `case
-when c then x end`, since all of them ignore nulls.
+computed once. `aggregate_registry.py` lists the functions. `filter (where c)` becomes a part of the
+argument, `case when c then x end`, because all aggregates ignore nulls.
 
-Some aggregates do not add up: a percentile, the most frequent value or a concatenation is computed
-from all values of the group, each with its count. So they take constants beside their argument, and
-some an order: `percentile_cont(0.5) within group (order by x desc)`. Where Spark leaves the result
-open, as for `mode` of equally frequent values or `listagg` without an order, it is the first one in
-canonical order, so that equal groups have equal results.
+Holistic aggregates cannot be computed incrementally from sums: a percentile, the most frequent
+value or a concatenation is computed from all values of the group, each with its count. They take
+constants in addition to their argument, and some take an order:
+`percentile_cont(0.5) within group (order by x desc)`. If several results are correct in Spark, as
+for `mode` of equally frequent values or `listagg` without an order, the first one in canonical
+order is chosen, so that equal groups have equal results.
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ from nosync_nb.rows.types import FLOATS, INTEGERS
 
 
 class HolisticCall(NamedTuple):
-    """A call as it was written.
+    """A call of a holistic aggregate, as text.
 
     Attributes:
-        texts: the arguments; `order` is the text of `within group (order by ...)`.
+        written: the name of the function, in lower case.
+        texts: the arguments.
+        order: the text of `within group (order by ...)`; None without one.
         distinct: True if equal values count once.
-        type_of: the type of an argument; `constant`: its value, if it reads no column.
+        type_of: returns the type of an argument.
+        constant: returns the value of an argument that reads no column.
     """
 
     written: str
@@ -55,11 +59,14 @@ class HolisticCall(NamedTuple):
 
 
 class HolisticForm(NamedTuple):
-    """The kernel and the arguments of a call for the operator.
+    """The kernel and the arguments that the operator receives for a call.
 
     Attributes:
-        required: how many of the arguments, from the first, must not be null.
-        parameters: constants for the kernel, beside the values.
+        kernel: the computation of the operator.
+        arguments: the texts of the arguments that are evaluated for each row.
+        type: the type of the result.
+        parameters: constants that the kernel receives in addition to the values.
+        required: the number of leading arguments that must not be null.
     """
 
     kernel: str
@@ -70,7 +77,7 @@ class HolisticForm(NamedTuple):
 
 
 class HolisticCallError(Exception):
-    """An invalid call; the message describes the error, `hint` the correct form."""
+    """An invalid call; the message describes the error, and `hint` shows the correct form."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
@@ -85,7 +92,7 @@ def _number(call: HolisticCall, text: str) -> None:
 
 
 def _shares(call: HolisticCall, text: str) -> tuple[tuple[float, ...], bool]:
-    """The percentages of a percentile call, from 0 to 1; and True if they are an array."""
+    """Returns the percentages of a percentile call, from 0 to 1, and True if they are an array."""
     value = call.constant(text)
     several = isinstance(value, list)
     shares = value if several else [value]
@@ -99,7 +106,7 @@ def _shares(call: HolisticCall, text: str) -> tuple[tuple[float, ...], bool]:
 
 
 def _single(call: HolisticCall) -> OrderTerm:
-    """The one term of a required order."""
+    """Returns the term of an order that must have exactly one."""
     terms = parse_order(call.order or "")
     if len(terms) != 1:
         raise HolisticCallError(
@@ -115,7 +122,7 @@ def _takes(call: HolisticCall, least: int, most: int) -> None:
 
 
 def _percentile(call: HolisticCall) -> HolisticForm:
-    """`percentile(x, p [, frequency])`, interpolated."""
+    """Parses `percentile(x, p [, frequency])`, which interpolates between values."""
     _takes(call, 2, 3)
     text, share, *more = call.texts
     _number(call, text)
@@ -135,7 +142,7 @@ def _median(call: HolisticCall) -> HolisticForm:
 
 
 def _within(way: str) -> Callable[[HolisticCall], HolisticForm]:
-    """`percentile_cont(p) within group (order by x)`, and `percentile_disc`."""
+    """Returns the parser of `percentile_cont(p)` or `percentile_disc(p)`, ordered by one value."""
 
     def form(call: HolisticCall) -> HolisticForm:
         _takes(call, 1, 1)
@@ -154,7 +161,7 @@ def _within(way: str) -> Callable[[HolisticCall], HolisticForm]:
 
 
 def _approximate(call: HolisticCall) -> HolisticForm:
-    """`approx_percentile(x, p [, accuracy])`: an existing value, exact here."""
+    """Parses `approx_percentile(x, p [, accuracy])`: an existing value, computed exactly here."""
     _takes(call, 2, 3)
     text = call.texts[0]
     type_ = call.type_of(text)
@@ -166,7 +173,7 @@ def _approximate(call: HolisticCall) -> HolisticForm:
 
 
 def _mode(call: HolisticCall) -> HolisticForm:
-    """`mode(x)`, `mode(x, true)`, `mode() within group (order by x)`."""
+    """Parses `mode(x)`, `mode(x, true)` and `mode() within group (order by x)`."""
     descending = False
     if call.order is not None:
         _takes(call, 0, 0)
@@ -184,7 +191,7 @@ def _mode(call: HolisticCall) -> HolisticForm:
 
 
 def _text(call: HolisticCall) -> HolisticForm:
-    """`listagg(x [, separator]) [within group (order by ...)]`."""
+    """Parses `listagg(x [, separator]) [within group (order by ...)]`."""
     _takes(call, 1, 2)
     text = call.texts[0]
     type_ = call.type_of(text)
@@ -216,7 +223,7 @@ def _text(call: HolisticCall) -> HolisticForm:
 
 
 def _product(call: HolisticCall) -> HolisticForm:
-    """`product(x)`: of doubles, rounded once."""
+    """Parses `product(x)`, the product of doubles, which is rounded once."""
     _takes(call, 1, 1)
     _number(call, call.texts[0])
     return HolisticForm("product", call.texts, "double")
@@ -235,16 +242,19 @@ WHOLES: dict[str, Callable[[HolisticCall], HolisticForm]] = {
     "product": _product,
 }
 ORDERED = frozenset(("percentile_cont", "percentile_disc", "mode", "listagg", "string_agg"))
-"""Aggregates that allow `within group (order by ...)` after them."""
+"""Aggregates that may be followed by `within group (order by ...)`."""
 
 
 def holistic_form(
     call: HolisticCall, failed: Callable[[str, str | None], ExpressionError]
 ) -> HolisticForm:
-    """Parses a call.
+    """Parses a call of a holistic aggregate.
+
+    Args:
+        failed: builds the exception from the description of the error and the hint.
 
     Raises:
-        ExpressionError: made by `failed` from the error and the correct form.
+        ExpressionError: if the call is invalid; built by `failed`.
     """
     try:
         return WHOLES[call.written](call)
@@ -253,21 +263,23 @@ def holistic_form(
 
 
 def shown_call(texts: Sequence[str], order: str | None) -> str:
-    """Returns arguments as they were written, for messages."""
+    """Returns the arguments and the order of a call as they were written, for messages."""
     behind = f") within group (order by {order}" if order is not None else ""
     return f"{', '.join(texts)}{behind}"
 
 
 class AggregateCall(NamedTuple):
-    """One call.
+    """One aggregate call, compiled.
 
     Attributes:
-        function: count_star (which has no argument) or a kernel of `AGGREGATORS`.
-        argument: the first argument; `more` are the others. The nulls of `min_by` are those of its
-            second one.
+        function: `count_star`, which has no argument, or the kernel of an aggregate.
+        argument: the first argument; None for `count_star`.
+        type: the type of the result.
+        more: the other arguments. `min_by` and `max_by` ignore rows in which their second argument
+            is null, not the first.
         distinct: True if equal values count once.
-        parameters: constants for the kernel; `required`: how many of the arguments must not be
-            null, -1: all of them.
+        parameters: constants for the kernel.
+        required: the number of leading arguments that must not be null; -1 if none may be null.
     """
 
     function: str
@@ -280,12 +292,12 @@ class AggregateCall(NamedTuple):
 
     @property
     def kernel(self) -> tuple[Any, ...]:
-        """The function and its arguments over the values of a group."""
+        """The identity of the computation without its arguments: function, distinct, parameters."""
         return (self.function, self.distinct, self.parameters)
 
     @property
     def arguments(self) -> tuple[Expression, ...]:
-        """All arguments."""
+        """All arguments of the call, the first one included."""
         return () if self.argument is None else (self.argument, *self.more)
 
 
@@ -293,7 +305,7 @@ class Aggregation(NamedTuple):
     """Compiled aggregates.
 
     Attributes:
-        names: of the results, in order.
+        names: the names of the results, in order.
         calls: the distinct aggregate calls.
         outputs: one row expression for each name, over `inner`.
         inner: the schema of the keys, then `_0`, `_1`, ... with the types of the calls.
@@ -306,7 +318,7 @@ class Aggregation(NamedTuple):
 
     @property
     def settings(self) -> list[SqlSettings]:
-        """The settings on which its expressions depend."""
+        """The settings on which each of the expressions depends."""
         return [e.settings for c in self.calls for e in c.arguments] + [
             e.settings for e in self.outputs
         ]
@@ -324,13 +336,14 @@ def compile_aggregates(
     """Compiles expressions over aggregates of the rows of a group.
 
     Args:
-        named: name of the result -> SQL, such as "count(*)" or "max(a) - min(a)".
-        schema: the columns of the rows; `keys` are those of the group.
-        types: asks Spark for types; see `compile_expression`, also for `settings` and `functions`.
+        named: the SQL of each result by its name, such as "count(*)" or "max(a) - min(a)".
+        schema: the columns of the rows.
+        keys: the columns that identify a group.
+        types, settings, functions: as in `compile_expression`.
 
     Raises:
-        ExpressionError: for an unknown aggregate, one inside another, one over an unsupported type,
-            a column that is neither a key nor inside an aggregate.
+        ExpressionError: for an unknown aggregate, an aggregate inside another one, an argument of
+            an unsupported type, or a column that is neither a key nor inside an aggregate.
     """
     compiler = _Compiler(schema, keys, types, settings, functions)
     texts = [compiler.replaced(sql) for sql in named.values()]
@@ -344,7 +357,7 @@ def compile_aggregates(
 
 
 class _Compiler:
-    """Collects the calls of several expressions over one group."""
+    """Compiles several expressions over one group, and collects their aggregate calls."""
 
     def __init__(
         self,
@@ -367,7 +380,7 @@ class _Compiler:
             self.prefix += "_"
 
     def inner(self) -> Schema:
-        """Returns the schema of the outputs: keys and results."""
+        """Returns the schema of the outputs: the keys, then the results of the calls."""
         results = [Field(f"{self.prefix}{i}", call.type) for i, call in enumerate(self.calls)]
         return Schema([*self.keys, *results])
 
@@ -389,7 +402,7 @@ class _Compiler:
         return "".join([*pieces, sql[at:stop]])
 
     def call(self, sql: str, words: Sequence[Word], i: int) -> tuple[int, int]:
-        """Compiles the call at word `i`; returns its number and the word after it."""
+        """Compiles the call at word `i`; returns its number, and the index of the word after it."""
         written = words[i].text.lower()
         if written not in AGGREGATORS and written not in WHOLES:
             raise _unknown(sql, written)
@@ -441,7 +454,7 @@ class _Compiler:
         distinct: bool,
         condition: str | None,
     ) -> int:
-        """Returns the number of a call that reads all values of its group."""
+        """Compiles the call of a holistic aggregate, and returns its number."""
         call = HolisticCall(written, texts, order, distinct, self.type_of, self.constant)
         form = holistic_form(call, lambda what, hint: _failure(sql, what, hint))
         label = f"{written}({'distinct ' if distinct else ''}{shown_call(texts, order)})"
@@ -457,11 +470,13 @@ class _Compiler:
         return self.number(made, label)
 
     def type_of(self, text: str) -> str:
-        """The type of an argument."""
         return self.expression(text).type
 
     def constant(self, text: str) -> Any:
-        """The value of an argument that reads no column: text, bytes, a double, a list, None."""
+        """Returns the value of an argument that reads no column: text, bytes, double, list or None.
+
+        Any other argument is returned as an expression, which no parser accepts as a constant.
+        """
         tree = parse(text).tree
         if isinstance(tree, exp.Anonymous) and tree.name.lower() == "array":
             return [self.constant(part.sql("spark")) for part in tree.expressions]
@@ -476,7 +491,7 @@ class _Compiler:
     def numbered(
         self, sql: str, written: str, texts: list[str], distinct: bool, condition: str | None
     ) -> int:
-        """Returns the number of a call, made once for equal ones."""
+        """Compiles the call of an incremental aggregate; equal calls have the same number."""
         aggregator = AGGREGATORS[written]
         shown = f"{written}({'distinct ' if distinct else ''}{', '.join(texts)})"
         texts = shown_as = _checked_arguments(sql, written, texts, distinct)
@@ -513,7 +528,7 @@ class _Compiler:
         )
 
     def expression(self, text: str) -> Expression:
-        """Compiles an argument."""
+        """Compiles an argument, which must be deterministic."""
         e = compile_expression(
             text,
             self.schema,
@@ -542,7 +557,7 @@ class _Compiler:
         return number
 
     def check_columns(self, text: str, inner: Schema, sql: str) -> None:
-        """Refuses columns of the rows outside of aggregates."""
+        """Raises ExpressionError if a column that is not a key is used outside of aggregates."""
         inner_names = {name.lower() for name in inner.names}
         rows_only = {name.lower() for name in self.schema.names} - inner_names
         words = tokens(text)
@@ -574,9 +589,10 @@ def _unknown(sql: str, written: str) -> ExpressionError:
 
 
 def _checked_arguments(sql: str, written: str, texts: list[str], distinct: bool) -> list[str]:
-    """Returns the arguments if their number is the aggregate's.
+    """Returns the arguments to compile, after checking their number.
 
-    `count(a, b)` counts the rows in which neither is null, `count(distinct a, b)` their pairs.
+    `count(a, b)` counts the rows in which neither is null, and `count(distinct a, b)` the distinct
+    pairs.
     """
     wanted = AGGREGATORS[written].arguments
     if written == "approx_count_distinct" and len(texts) == 2:
@@ -598,17 +614,17 @@ def _checked_arguments(sql: str, written: str, texts: list[str], distinct: bool)
 
 
 def _conditional(texts: list[str], condition: str, distinct: bool) -> list[str]:
-    """Arguments that are null where the condition is not true.
+    """Rewrites the arguments so that rows are ignored if the condition is not true.
 
-    For min_by and max_by it is the order that becomes null, because their first argument may be
-    null.
+    An argument becomes null in these rows. For `min_by` and `max_by` only the second argument, the
+    order, becomes null, because the first one may be null in other rows as well.
     """
     conditional = [f"case when {condition} then ({text}) end" for text in texts]
     return conditional if distinct or len(texts) == 1 else [texts[0], *conditional[1:]]
 
 
 def _split(sql: str, inside: Sequence[Word], start: int, stop: int) -> list[str]:
-    """Cuts the text of arguments at its commas."""
+    """Splits the text of the arguments at their commas."""
     commas = [w for k, w in enumerate(inside) if w.text == "," and _depth(inside, k) == 0]
     starts = [start, *(word.end for word in commas)]
     stops = [*(word.start for word in commas), stop]
@@ -626,7 +642,7 @@ def _is_call(words: Sequence[Word], i: int) -> bool:
 
 
 def _closing(words: Sequence[Word], i: int, sql: str) -> int:
-    """Returns the parenthesis that closes the one at word `i`."""
+    """Returns the index of the parenthesis that closes the one at word `i`."""
     depth = 0
     for k in range(i, len(words)):
         if words[k].kind == "sign":
@@ -641,5 +657,5 @@ def _depth(words: Sequence[Word], k: int) -> int:
 
 
 def _is_constant(inside: Sequence[Word]) -> bool:
-    """`count(1)` counts rows."""
+    """Returns True for a literal: `count(1)` counts rows."""
     return len(inside) == 1 and inside[0].kind in ("number", "string")

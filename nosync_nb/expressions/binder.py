@@ -1,11 +1,9 @@
 """Binds a syntax tree to nodes: columns become positions, operators and calls become table entries.
 
 `bind` raises `NotProvedError` where the table has no entry; then Spark evaluates the expression.
-
-Lambdas, struct fields by name and structs with aliases are bound from the tree itself, because
-their arguments are not plain values: `_TREE_CALLS` lists such functions, `_NESTED` such tree nodes.
-
-Numbers and types are bound as they are written in the text of an expression.
+Lambdas, struct fields by name and structs with aliases are bound directly from the tree, because
+their arguments are not plain values. `_TREE_CALLS` lists such functions, and `_NESTED` such tree
+nodes. Numbers and types are bound according to their spelling in the expression.
 """
 
 from __future__ import annotations
@@ -59,14 +57,14 @@ CAST_TYPES = {
     "TIMESTAMPLTZ": "timestamp",
     "TIMESTAMPNTZ": "timestamp_ntz",
 }
-"""Types of casts by sqlglot's names."""
+"""The types that a cast may name, by their names in sqlglot."""
 
 
 def cast_type(tree: Any) -> str:
     """Returns the type that a cast names.
 
     Raises:
-        NotProvedError: if the type is unknown here.
+        NotProvedError: if casts to the type are not evaluated here.
     """
     written: str = tree.sql("spark").lower()
     if tree.this.name == "DECIMAL":
@@ -86,7 +84,8 @@ def number(text: str) -> LiteralNode:
     """Returns the literal as Spark reads it: int, bigint, decimal, or double if it has an exponent.
 
     Raises:
-        NotProvedError: if it is out of their range, or has an exponent without digits.
+        NotProvedError: if the number exceeds the range of its type, or has an exponent without
+            digits.
     """
     if "e" in text.lower():
         try:
@@ -114,7 +113,7 @@ class LambdaScope:
     """The variables of the enclosing lambdas, numbered after the columns.
 
     Attributes:
-        types: of the columns, then of the variables.
+        types: the types of the columns, followed by those of the variables.
     """
 
     def __init__(self, types: Sequence[str]) -> None:
@@ -122,7 +121,7 @@ class LambdaScope:
         self._names: list[tuple[str, int]] = []
 
     def find(self, name: str) -> ColumnNode | None:
-        """Returns the innermost variable of a name."""
+        """Returns the innermost variable with a name; None if there is none."""
         for own, place in reversed(self._names):
             if own == name.lower():
                 return ColumnNode(place, self.types[place])
@@ -131,10 +130,13 @@ class LambdaScope:
     def body(
         self, binder: Binder, tree: Any, types: Sequence[str], least: int | None = None
     ) -> LambdaBody:
-        """Binds a lambda whose variables have these types; the last ones may be missing.
+        """Binds a lambda whose variables have the given types.
+
+        Args:
+            least: the smallest allowed number of variables; `None` means all of `types`.
 
         Raises:
-            NotProvedError: if it is no lambda with a matching number of variables.
+            NotProvedError: if the tree is not a lambda, or has another number of variables.
         """
         least = len(types) if least is None else least
         if not isinstance(tree, exp.Lambda) or not least <= len(tree.expressions) <= len(types):
@@ -151,7 +153,12 @@ class LambdaScope:
 
 
 def _bind_lambda(binder: Binder, items: Any, tree: Any) -> tuple[ValueNode, LambdaBody, Any]:
-    """An array, a lambda over its elements (and their positions), and a function to its inputs."""
+    """Binds an array, and a lambda over its elements and perhaps their positions.
+
+    Returns:
+        the array, the body of the lambda, and a function from the position and the value of an
+        element to the variables of the lambda.
+    """
     node = binder.bind(items)
     (type_,) = collections.inner(node)
     body = binder.scope.body(binder, tree, (type_, "int"), least=1)
@@ -188,7 +195,7 @@ def _filter(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
 
 
 def _any_of(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
-    """`exists` and `forall`, three-valued; they stop at the first element that decides."""
+    """Binds `exists` and `forall`, three-valued; evaluation stops at the first decisive element."""
     check_arity(name, arguments, 2)
     items, tree = arguments
     node = binder.bind(items)
@@ -220,7 +227,7 @@ def _aggregate(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode
 
 
 def _of_entries(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
-    """`map_filter`, `transform_values`, `transform_keys`."""
+    """Binds `map_filter`, `transform_values` and `transform_keys`."""
     check_arity(name, arguments, 2)
     items, tree = arguments
     node = binder.bind(items)
@@ -251,7 +258,7 @@ def _of_entries(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNod
 
 
 def _struct(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
-    """`struct(a, f(b), c as d)`: fields have the names of columns, aliases, or col1, col2, ..."""
+    """Binds `struct(a, f(b), c as d)`; fields are named by columns, aliases, or col1, col2, ..."""
     fields = []
     for position, tree in enumerate(arguments, 1):
         called = f"col{position}"
@@ -304,7 +311,7 @@ def _bracket(binder: Binder, tree: Any) -> ValueNode:
 
 
 def _bind_column(binder: Binder, tree: exp.Column) -> ValueNode:
-    """`st.x.y`: a column, and fields in it."""
+    """Binds `st.x.y`: a column, then fields of structs."""
     first, *fields = [part.name for part in tree.parts]
     node: ValueNode | None = binder.scope.find(first)
     if node is None:
@@ -356,15 +363,15 @@ class Binder:
     Args:
         schema: the columns.
         utc: True if timestamps are in UTC.
-        typed: True if calls that only Spark computes become nodes of their type (registry.py),
-            which cannot be evaluated.
+        typed: True if calls that only Spark computes also become nodes. Such nodes have the type
+            of the result (`functions/registry.py`), but cannot be evaluated.
 
     Attributes:
         scope: the variables of the enclosing lambdas.
-        mixes: True if values of different types have met, and their common type depends on ANSI
-            mode.
+        mixes: True if values of different types are combined, so that their common type depends on
+            ANSI mode.
         apart: True if the common type is known to differ without ANSI mode.
-        first: operands that Spark evaluates before the expression (nodes.py).
+        first: the operands that Spark evaluates before the expression (`evaluation/nodes.py`).
     """
 
     def __init__(self, schema: Schema, *, utc: bool, typed: bool = False) -> None:
@@ -380,7 +387,7 @@ class Binder:
         """Returns the node of a tree.
 
         Raises:
-            NotProvedError: if a part of it is not in the table.
+            NotProvedError: if the table has no entry for a part of the tree.
         """
         operator = _BINARY.get(type(tree))
         if operator == ">>" and isinstance(tree.expression, Unsigned):
@@ -402,13 +409,13 @@ class Binder:
         return OPERATORS[name](name, nodes, self.utc)
 
     def _record_types(self, types: Iterable[str]) -> None:
-        """Records whether the common type of several types depends on the mode."""
+        """Records if the common type of several types depends on ANSI mode."""
         kinds = {_kind(type_) for type_ in types} - {VOID}
         if len(kinds) > 1 and not any(map(INTERVALS.__contains__, kinds)):
             self.mixes = self.apart = True
 
     def _record_cast(self, source: str, target: str) -> None:
-        """Records a cast."""
+        """Records if an implicit cast depends on ANSI mode."""
         if len({_kind(source), _kind(target)} - {VOID}) > 1:
             self.mixes = True
             self.apart |= not same_without_ansi(source, target)
@@ -452,7 +459,7 @@ class Binder:
         return entry(lower, nodes, self.utc)
 
     def _record_shared_operand(self, call: Any, operand: Any) -> None:
-        """Records an operand that Spark evaluates before the expression."""
+        """Records an operand if Spark evaluates it before the expression, and it may raise."""
         if is_shared_operand(call, operand, self.scope.find):
             node = self.bind(operand)
             self.first += [node] if node.raises else []
@@ -467,7 +474,7 @@ class Binder:
             if variable is not None:
                 return variable
             place = self.schema.index(tree.name)
-        except SchemaError:  # resolved earlier: the name of a function without parentheses
+        except SchemaError:  # columns were checked earlier, so this is a call without parentheses
             return nondeterministic.call_without_arguments(tree.name, utc=self.utc)
         return ColumnNode(place, self.schema.types[place])
 
@@ -520,7 +527,7 @@ class Binder:
         return comparisons.not_("not", [node], self.utc) if tree.args.get("negate") else node
 
     def _escape(self, tree: Any) -> ValueNode:
-        """`like ... escape '/'`, which is the outer node in the tree."""
+        """Binds `like ... escape '/'`, in which `escape` is the outer node of the tree."""
         like, sign = tree.this, tree.expression
         lower = isinstance(like, exp.ILike)
         if not isinstance(like, exp.Like | exp.ILike):
@@ -536,7 +543,7 @@ class Binder:
         return self._call("rlike", tree.this, tree.expression)
 
     def _joined_strings(self, tree: Any) -> ValueNode:
-        """Adjacent strings are one string."""
+        """Binds adjacent string literals as one string."""
         if not all(isinstance(part, exp.Literal) and part.is_string for part in tree.expressions):
             raise NotProvedError("adjacent strings")
         return LiteralNode("".join(part.this for part in tree.expressions), "string")
@@ -570,16 +577,17 @@ substring_index split_part locate position overlay levenshtein struct named_stru
 format_string printf regexp_extract
 """
 _PLAIN = frozenset((*_APART.split(), "is true", "is false", *datetimes.FUNCTIONS))
-"""Calls whose arguments intentionally have different types."""
+"""Calls whose arguments have different types by design, so that they need no common type."""
 _CHOICES = frozenset(("if", "nvl2"))
 _TYPE_NAMES = frozenset(CAST_TYPES.values())
 
 
 def _kind(type_: str) -> str:
-    """Types have one kind if their common type does not depend on the mode.
+    """Returns the kind of a type.
 
-    An array has the kind of its elements, and a map the kind of its keys, because these are
-    compared.
+    Types of one kind have a common type that does not depend on ANSI mode. An array has the kind of
+    its elements, and a map the kind of its keys, because elements and keys are compared with
+    arguments of the call.
     """
     while type_.startswith(("array<", "map<")):
         type_ = nested_parts(type_)[0][1]

@@ -1,20 +1,20 @@
-"""Generates one Python function for small batches of columns without nulls.
+"""Generates Python functions that evaluate expressions quickly in common cases.
 
-Its source is generated once from the nodes. It takes the columns and returns the result, or None
-for anything unexpected: a null, another physical form, a value near an overflow, a zero divisor, a
-text that is refused. Then the nodes are evaluated as usual, which also locates the row that raises.
-The generated function has no rules of its own: it calls the same kernels, without masks.
+The source of a function is generated once from the nodes of an expression. The function takes the
+columns, and returns the result. It returns None for anything unusual: a null, another physical
+form, a value near an overflow, a zero divisor, or a text that is refused. Then the nodes are
+evaluated as usual, which also locates the row that raises. The generated function has no rules of
+its own: it calls the same kernels, without masks.
 
-Integers are guarded at the inputs: the largest limit is determined under which no intermediate
-result can overflow, and columns are checked once, instead of each operation.
+Integers are checked only at the inputs: `_limit` determines the largest limit under which no
+intermediate result can overflow. Each column is compared with it once, instead of each operation.
 
 Sums, differences and products of decimals whose types keep all places are computed in one pass.
-`price * (1 - discount) * (1 + tax)` of TPC-H's decimals is never rounded, and has too many digits
-for its type only if it has more than 38. Few rows, which are Python's decimals, are computed row by
-row in a context that refuses those. Many rows, which are Arrow's, are computed as 64-bit whole
-numbers of the last place, in blocks that stay in the cache, if the bounds of the columns exclude an
-overflow of 64 bits. Otherwise, and with nulls, the function returns None, and the nodes are
-evaluated as usual.
+`price * (1 - discount) * (1 + tax)` over the decimals of TPC-H is never rounded, and exceeds its
+type only with more than 38 digits. A small batch has Python decimals: it is computed row by row in
+a decimal context that raises an error for more digits. A large batch has Arrow decimals: it is
+computed on 64-bit unscaled integers, in blocks that fit the cache, if the bounds of the columns
+exclude an overflow of 64 bits. Otherwise, or with nulls, the function returns None.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def compile_polynomial(node: ValueNode) -> Fast | None:
 
 
 def _block_of(words: Sequence[Any], rows: slice) -> list[Any] | None:
-    """Some rows of columns as 64-bit numbers, None if one has more bits."""
+    """Returns some rows of the columns as 64-bit integers; None if one needs more bits."""
     read = []
     for word in words:
         low = np.ascontiguousarray(word[rows, 0])
@@ -126,7 +126,7 @@ def _is_hard(column: Column) -> bool:
 
 
 def _is_exact(node: ValueNode, *, root: bool = True) -> bool:
-    """Returns True if every intermediate type has all places and digits; the root may lack some."""
+    """Returns True if every intermediate type keeps all digits; the root may drop some."""
     if not is_decimal(node.type):
         return False
     if isinstance(node, ColumnNode):
@@ -155,7 +155,7 @@ def _columns_of(node: ValueNode) -> set[int]:
 
 
 def _row_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Column | None]:
-    """The function of lists of Python decimals, for an exact context."""
+    """Builds the function over lists of Python decimals, which runs in an exact context."""
     names: dict[str, Any] = {"objects": objects, "ROUNDED": Rounded}
 
     def source(part: ValueNode) -> str:
@@ -177,8 +177,8 @@ def _row_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Column | 
     names["bound"] = _EXACT.scaleb(Decimal(1), precision - scale)
     names["zero"] = _EXACT.scaleb(Decimal(0), -scale)
     full = "max(made) >= bound or min(made) <= -bound" if precision == DIGITS_MAX else "False"
-    # A null makes the arithmetic a TypeError, more than 38 digits are ROUNDED; a zero may have a
-    # sign, which columns do not know.
+    # Arithmetic with a null raises TypeError, and more than 38 digits raise ROUNDED. Zeros are
+    # replaced by `zero`, because Python's may be negative, and those of a column cannot.
     text = f"""
 def by_row({lists}):
     try:
@@ -197,14 +197,14 @@ def by_row({lists}):
 
 
 def _raise_powers(node: StrictNode) -> list[int]:
-    """The powers of ten that give the arguments the places of a sum."""
+    """Returns the powers of ten that scale the arguments of a sum to the same number of places."""
     scales = [decimal_parts(argument.type)[1] for argument in node.arguments]
     most = max(scales)
     return [1 if node.name == "*" else 10 ** (most - scale) for scale in scales]
 
 
 def _block_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Any]:
-    """The function of arrays of 64-bit whole numbers."""
+    """Builds the function over arrays of 64-bit unscaled integers."""
     names: dict[str, Any] = {}
 
     def source(part: ValueNode) -> str:
@@ -227,7 +227,7 @@ def _block_form(node: ValueNode, places: Sequence[int]) -> Callable[..., Any]:
 
 
 def _fits_64_bits(node: ValueNode, read: dict[int, Bounds]) -> bool:
-    """Returns True if no intermediate value leaves 64 bits, given the bounds of the columns."""
+    """Returns True if all intermediate values fit in 64 bits, given the bounds of the columns."""
     try:
         _bounds_of(node, read)
     except OverflowError:
@@ -264,9 +264,10 @@ def _within_64_bits(low: int, high: int) -> Bounds:
 
 
 class _Exactly(threading.local):
-    """Runs functions in a decimal context that refuses to round to 38 digits.
+    """Runs functions in a decimal context that raises an error instead of rounding to 38 digits.
 
-    `decimal.localcontext` costs 1 us at each entry; a context that has it set once costs 0.1.
+    `decimal.localcontext` costs 1 us at each entry. Running in a `contextvars` context in which the
+    decimal context is already set costs 0.1 us.
     """
 
     def __init__(self) -> None:
@@ -278,17 +279,17 @@ exactly = _Exactly()
 
 
 class _NotFastError(Exception):
-    """Only the nodes can evaluate this."""
+    """The expression has no fast form."""
 
 
 class _ExceedsError(Exception):
-    """An intermediate result may leave its type."""
+    """An intermediate result may exceed the range of its type."""
 
 
 def compile_fast(node: ValueNode) -> Fast | None:
-    """Returns the fast form of a node, None if it has none."""
+    """Returns the generated function of an expression; None if it has no fast form."""
     if isinstance(node, SharedOperandNode):
-        return compile_fast(node.inner)  # the inner expression evaluates every part of every row
+        return compile_fast(node.inner)  # it evaluates every part on every row anyway
     polynomial = compile_polynomial(node)
     if polynomial is not None:
         return polynomial
@@ -299,7 +300,7 @@ def compile_fast(node: ValueNode) -> Fast | None:
 
 
 def is_loud(node: ValueNode) -> bool:
-    """Returns True if numpy may warn about floats during the evaluation."""
+    """Returns True if numpy may warn about floats during the evaluation of the expression."""
     own = isinstance(node, StrictNode) and _may_warn(node)
     return own or any(is_loud(argument) for argument in node.arguments)
 
@@ -319,7 +320,7 @@ _INLINE = {
 
 
 class _Code:
-    """Generates the source. Values of fixed types are arrays, texts are lists."""
+    """Generates the source of a fast function; fixed types are arrays, and texts are lists."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
@@ -332,7 +333,7 @@ class _Code:
         self.loaded: dict[int, str] = {}
 
     def function(self, node: ValueNode) -> Fast:
-        """Compiles the function of a root node."""
+        """Compiles the function of the root node."""
         if isinstance(node, ColumnNode | LiteralNode) or not _spans(node):
             raise _NotFastError
         result = self.value(node)
@@ -349,13 +350,13 @@ class _Code:
         return function
 
     def name(self, value: Any) -> str:
-        """Returns the name under which the source refers to a value."""
+        """Returns the name by which the source refers to a Python object."""
         name = f"k{len(self.names)}"
         self.names[name] = value
         return name
 
     def keep(self, source: str) -> str:
-        """Computes a value once; returns its name."""
+        """Assigns a source expression to a variable; returns the name of the variable."""
         name = f"v{len(self.lines)}"
         self.lines.append(f"{name} = {source}")
         return name
@@ -421,7 +422,7 @@ class _Code:
         return result
 
     def needed(self, node: StrictNode, kernel: Kernel, check: Check) -> bool:
-        """Returns True if a check cannot be decided before the values are known."""
+        """Returns True if a check depends on the values, so that it must run for each batch."""
         if kernel.bounds is not None and self.limit is not None:
             return False
         last = node.arguments[-1]
@@ -433,7 +434,7 @@ class _Code:
     def rowwise(
         self, node: ValueNode, row: Any, template: str | None = None, *, nullable: bool
     ) -> str:
-        """Returns the source of a computation row by row, for few rows without nulls."""
+        """Returns the source of a computation row by row, for small batches without nulls."""
         if _FEW not in self.lines:
             self.lines.append(_FEW)
         spanning = [argument for argument in node.arguments if _spans(argument)]
@@ -468,9 +469,7 @@ class _Code:
             return f"({self.value(arguments[0])} {sign} {self.value(arguments[1])})"
         if isinstance(node, IsNullNode):
             given = self.value(arguments[0])
-            if arguments[
-                0
-            ].raises:  # evaluated because it may raise, though its values are not needed
+            if arguments[0].raises:  # its values are not needed, but its evaluation may raise
                 self.keep(given)
             return f"{self.name(np.zeros)}(n, bool)"
         if isinstance(node, CoalesceNode):
@@ -505,7 +504,7 @@ def _plain(node: ValueNode) -> Any:
 
 
 def _spans(node: ValueNode) -> bool:
-    """Returns True if the fast value of a node has one entry for each row."""
+    """Returns True if the fast value of a node has one entry per row, and is not a scalar."""
     if isinstance(node, CoalesceNode):
         return _spans(node.arguments[0])
     if isinstance(node, ColumnNode | IsNullNode):
@@ -518,7 +517,7 @@ _LIMITS = (63, 62, 61, 60, 58, 56, 53, 48, 40, 31, 30, 29, 28, 24, 20, 15, 14, 1
 
 
 def _limit(node: ValueNode) -> int | None:
-    """Returns the largest limit of inputs under which nothing overflows, if any."""
+    """Returns the largest limit of the inputs that excludes overflows; None if no limit does."""
     for bits in _LIMITS:
         limit: int = 2**bits - 1
         try:
@@ -530,7 +529,11 @@ def _limit(node: ValueNode) -> int | None:
 
 
 def _bounds(node: ValueNode, limit: int) -> Bounds:
-    """Returns the bounds of an integer node if its inputs keep the limit."""
+    """Returns the bounds of an integer node if no input is beyond `limit` in absolute value.
+
+    Raises:
+        _ExceedsError: if the bounds exceed the type of the node.
+    """
     inner = [_bounds(argument, limit) for argument in node.arguments]
     if node.type not in INTEGERS:
         return 0, 0

@@ -1,13 +1,13 @@
 """Expressions: Spark SQL over the columns of one row, evaluated here or by Spark.
 
-The meaning is always Spark's, under the settings with which it was described (settings.py). If
-every part of an expression is in the table of proved functions (functions/registry.py), `local` is
-true and `evaluate` computes it on columns; otherwise `sql` goes to Spark with the batch. This
-choice depends on the text, the types and the settings alone, never on the values or the number of
-rows.
+The meaning is always Spark's, under the settings that are recorded with the expression
+(settings.py). If every part of an expression is in the table of proved functions
+(functions/registry.py), `local` is true and `evaluate` computes it on columns. Otherwise Spark
+evaluates `sql` on each batch. This choice depends only on the text, the types and the settings, and
+never on the values or the number of rows.
 
-Design: nodes (evaluation/nodes.py) evaluate any form of column with null masks and locate the row
-that raises; a generated function (codegen.py) tries small null-free columns first.
+Design: nodes (evaluation/nodes.py) evaluate columns of any form with null masks, and locate the row
+that raises. A generated function (codegen.py) is tried first, on small columns without nulls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Types = Callable[[Sequence[str], Schema], list[str]]
 """Asks Spark for the types of expressions over a schema."""
 
 Functions = Callable[[str, Schema], tuple[Registered, ...]]
-"""Asks Spark which user-registered functions an expression over a schema calls."""
+"""Asks Spark for the registered functions that an expression over a schema calls."""
 
 _BEFORE_A_VALUE = frozenset(
     re.findall(
@@ -71,12 +71,14 @@ class Expression:
         sql: the text without its alias, for evaluation in Spark.
         name: the alias, or the name of a plain column; None if it has no name.
         type: the type of the result.
-        columns: positions of the columns it reads; `references` are their names.
+        columns: the positions of the columns that it reads; `references` are their names.
         is_column: True if it is a plain column.
-        deterministic: True if two evaluations agree.
-        local: True if `evaluate` works; if not, `why` names the part that only Spark knows.
-        settings: those that it depends on, with their values.
-        fingerprint: a text equal for expressions that differ in space, comments and case only.
+        deterministic: True if two evaluations must have the same result.
+        local: True if `evaluate` can compute it.
+        why: the part that only Spark knows; empty if `local` is true.
+        settings: the settings on which it depends, with their values.
+        fingerprint: a text that is equal for expressions that differ only in space, comments and
+            case.
     """
 
     __slots__ = (
@@ -128,23 +130,27 @@ class Expression:
 
     @property
     def raises(self) -> bool:
-        """True if a row may make it raise; always True for expressions that only Spark knows."""
+        """True if a row may make it raise; always True for an expression that only Spark knows."""
         return self._node is None or self._node.raises
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The names of the columns it reads."""
+        """The names of the columns that it reads."""
         return tuple(self.schema.names[i] for i in self.columns)
 
     def evaluate(self, columns: Sequence[Column], n: int) -> Column:
-        """Returns the values over columns of `n` rows, one column for each of the schema.
+        """Returns the values of the expression for `n` rows.
 
-        Columns that are not in `columns` (the attribute) may be anything.
+        Args:
+            columns: one column for each field of the schema. Columns that the expression does not
+                read may be any objects.
 
         Raises:
-            ExpressionError: where Spark raises (overflow, division by zero, a cast that fails);
-                names the values of the row.
-        Cost: 10 rows of numbers without nulls about 1 us for each operation; otherwise vectorised.
+            ExpressionError: where Spark raises (overflow, division by zero, a cast that fails); the
+                message has the values of the row.
+
+        Cost: about 1 us for each operation on 10 rows of numbers without nulls; otherwise
+        vectorised.
         """
         fast = self._fast
         if fast is not None and n:
@@ -182,7 +188,7 @@ class Expression:
 
 
 _Shown = tuple[str, dict[str, str]]
-"""The form of the expression and its columns in errors, if these are not the user's own."""
+"""The texts that errors show for the expression and for its columns, if the user wrote others."""
 
 
 class _Compiled(NamedTuple):
@@ -207,19 +213,19 @@ def compile_expression(
     """Compiles Spark SQL over the columns of a schema.
 
     Args:
-        sql: one expression, perhaps `... AS name`. Columns are matched by their exact name, else in
-            another case.
+        sql: one expression, perhaps `... AS name`. A column is matched by its exact name, or by its
+            name in another case.
         schema: the columns.
-        types: asks Spark for the type of a part that only Spark knows.
-        settings: the settings of the evaluation, or a function to them, called if the expression
-            depends on some. Functions of timestamps are evaluated here in UTC only, and without
-            ANSI mode only those that non_ansi.py supports.
-        functions: asks Spark for the registered functions that it calls; without it, they are those
-            of `settings`.
+        types: asks Spark for the type of an expression that only Spark knows.
+        settings: the settings of the evaluation, or a function that returns them. The function is
+            called only if the expression depends on settings. Functions of timestamps are evaluated
+            here in UTC only. Without ANSI mode, only the calls that non_ansi.py supports are.
+        functions: asks Spark for the registered functions that the expression calls; by default,
+            they are looked up in `settings`.
 
     Raises:
-        ExpressionError: if it cannot be parsed, names a missing column, reads more than one row, or
-            needs Spark and `types` is None.
+        ExpressionError: if the expression cannot be parsed, names a missing column, reads more than
+            one row, or needs Spark and `types` is None.
     """
     return compile_shown(sql, schema, types, settings, ("", {}), functions)
 
@@ -232,7 +238,7 @@ def compile_shown(
     shown: _Shown,
     functions: Functions | None = None,
 ) -> Expression:
-    """Compiles an expression that errors show in another form."""
+    """Compiles an expression for which errors show another text."""
     compiled = _compiled(sql, schema, utc=True, ansi=True)
     own = SqlSettings()
     if any(compiled.depends):
@@ -274,7 +280,10 @@ def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
 
 
 def _without_ansi(node: ValueNode, *, apart: bool) -> tuple[ValueNode | None, str]:
-    """The node with Spark's results without ANSI mode, or the part that only Spark knows."""
+    """Returns the node for evaluation without ANSI mode.
+
+    If only Spark knows the results, returns None and the part of the expression that decides this.
+    """
     if apart:
         return None, "how these types are converted without ANSI mode"
     try:
@@ -286,9 +295,11 @@ def _without_ansi(node: ValueNode, *, apart: bool) -> tuple[ValueNode | None, st
 def _node_of(
     parsed: Parsed, schema: Schema, examined: ExpressionFacts
 ) -> tuple[ValueNode | None, SettingsDependency, str, bool]:
-    """The node of an expression, if it has one; its dependencies; the part that only Spark knows.
+    """Binds an expression.
 
-    The last value is True if its types meet in a way that depends on ANSI mode.
+    Returns:
+        the node, or None; the settings on which the expression depends; the part that only Spark
+        knows; and True if types are combined in a way that differs without ANSI mode.
     """
     for utc in (False, True):
         try:
@@ -308,7 +319,7 @@ def _node_of(
 def known_type(sql: str, schema: Schema) -> str | None:
     """Returns the type of an expression in ANSI mode; None if only Spark knows it.
 
-    Its columns must exist. Argument types of functions that only Spark computes are not checked.
+    The columns must exist. Argument types of functions that only Spark computes are not checked.
     """
     try:
         node, _ = _bind(parse(sql), schema, utc=True, typed=True)
@@ -323,7 +334,7 @@ def _bind(
     """Returns the node of an expression, and its binder.
 
     Raises:
-        NotProvedError: if only Spark knows its meaning.
+        NotProvedError: if only Spark knows the meaning of the expression.
     """
     if any("\\" in word.text and word.kind != "string" for word in parsed.words):
         raise NotProvedError("a backslash in a name")
@@ -345,7 +356,7 @@ def _bind(
 
 
 def _has_plus_sign(parsed: Parsed, schema: Schema) -> bool:
-    """Returns True if a + precedes a possible non-number, because the parser drops the sign."""
+    """Returns True if a + precedes a value that may not be a number; the parser drops the sign."""
     before: Word | None = None
     for word, after in zip(parsed.words, parsed.words[1:], strict=False):
         if word.text == "+" and word.kind == "sign" and after.kind != "number":
@@ -360,7 +371,7 @@ def _has_plus_sign(parsed: Parsed, schema: Schema) -> bool:
 
 
 def _is_of_length(parsed: Parsed) -> bool:
-    """Returns True if a type `char`, `varchar` or `text` is named, outside of strings and names."""
+    """Returns True if the type `char`, `varchar` or `text` occurs, except in strings and names."""
     words = [word.text for word in parsed.words if word.kind not in ("string", "name")]
     if _LENGTHS.search(" ".join(words)):
         return True
@@ -391,7 +402,7 @@ def waits(sql: str, schema: Schema, settings: Asked = DEFAULT) -> str | None:
     """Returns the part of an expression that only Spark knows, None if it is computed here.
 
     Raises:
-        ExpressionError: if it cannot be parsed, or is no expression of a row.
+        ExpressionError: if the text cannot be parsed, or is not an expression over one row.
     """
     e = compile_expression(sql, schema, types=lambda *_: ["string"], settings=settings)
     return None if e.local else e.why

@@ -1,4 +1,4 @@
-"""Casts that Spark adds implicitly, and nodes with cast arguments."""
+"""Casts that Spark applies implicitly to the arguments of functions and operators."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts, is_nested
 
 _EXACT = {"float": 2**24, "double": 2**53}
 _LONG_PLACES = 18
-"""Spark stores a decimal with up to this many places as a long; with more, a computed zero is not
-cast to an integer here."""
+"""The greatest number of places of a computed decimal that is cast to an integer here.
+
+Spark stores decimals with more places in another form, whose computed zeros are not cast here."""
 
 _IMPLICIT: dict[str, tuple[str, ...]] = {
     "string": (*NUMBERS, *INTERVALS, *TIMES, "boolean"),
@@ -41,16 +42,17 @@ _IMPLICIT: dict[str, tuple[str, ...]] = {
     "int": (*NUMBERS, "string"),
     "boolean": ("string",),
 }
-"""The types that Spark casts to a parameter's type implicitly; it casts decimals to every number.
+"""The types that Spark casts implicitly to a parameter's type. It casts decimals to every number.
 
-Spark also casts bytes to text, even if they are not UTF-8; these are refused here."""
+Spark also casts bytes to text, even if they are not UTF-8; such casts are refused here.
+"""
 
 
 def implicit(node: ValueNode, wanted: str, *, utc: bool) -> ValueNode:
-    """Returns the argument with the type that a function requires, cast as in Spark's ANSI mode.
+    """Returns an argument cast to the type that a function requires, as in Spark's ANSI mode.
 
     Raises:
-        NotProvedError: if Spark would not cast it, or not provably in the same way.
+        NotProvedError: if Spark does not cast it, or if the results are not proved equal.
     """
     fits = node.type in (wanted, VOID) or node.type in _IMPLICIT.get(wanted, ())
     if is_decimal(node.type):
@@ -66,7 +68,7 @@ def only(node: ValueNode, *types: str, name: str) -> ValueNode:
     """Returns an argument of a function for which Spark casts no other types.
 
     Raises:
-        NotProvedError: if it has another type.
+        NotProvedError: if the argument has another type.
     """
     if node.type not in (*types, VOID):
         raise NotProvedError(f"{name} of a {node.type}")
@@ -74,7 +76,7 @@ def only(node: ValueNode, *types: str, name: str) -> ValueNode:
 
 
 def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
-    """Returns the node cast; literals are cast at once.
+    """Returns a node cast to a type; most literals are cast immediately.
 
     Raises:
         NotProvedError: if only Spark can cast it.
@@ -102,7 +104,7 @@ def cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
 
 
 def _printed(node: ValueNode, *, utc: bool) -> ValueNode:
-    """A nested value as text."""
+    """Returns the cast of a nested value to text."""
     write = casts.writer(node.type)
     if write is None:
         raise NotProvedError(f"cast of {node.type} to string")
@@ -112,7 +114,7 @@ def _printed(node: ValueNode, *, utc: bool) -> ValueNode:
 
 
 def _literal(node: LiteralNode, target: str, *, utc: bool) -> LiteralNode | None:
-    """Returns the literal cast, None if each row must cast it."""
+    """Returns the cast literal; None if the cast must be evaluated on each row."""
     value = node.value
     if value is None:
         return LiteralNode(None, target)
@@ -146,7 +148,7 @@ _SPECIAL = frozenset(("now", "today", "tomorrow", "yesterday"))
 
 
 def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
-    """The literal cast; None if it is invalid, which is an error on each row that evaluates it."""
+    """Returns the cast literal; None if it is invalid, which is an error on each evaluated row."""
     if target in ("timestamp", "timestamp_ntz"):
         return LiteralNode(_moment(text, target, utc=utc), target)
     if is_decimal(target):
@@ -165,7 +167,7 @@ def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
 
 
 def _moment(text: str, target: str, *, utc: bool) -> int:
-    """The timestamp of a literal; `now` and similar words, and invalid text, are left to Spark."""
+    """Returns the timestamp of a literal; invalid text and words like `now` are left to Spark."""
     plain = datetimes.parse_timestamp(text.strip())
     if plain is not None and (not plain[1] if target == "timestamp_ntz" else utc or plain[1]):
         return plain[0]
@@ -177,7 +179,7 @@ def _moment(text: str, target: str, *, utc: bool) -> int:
 
 
 def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
-    """Returns the node cast, null where the cast fails.
+    """Returns a node cast to a type, with null where the cast fails.
 
     Raises:
         NotProvedError: if only Spark can cast it.
@@ -190,10 +192,10 @@ def try_cast(node: ValueNode, target: str, *, utc: bool) -> ValueNode:
 
 
 def tried_call(node: ValueNode) -> ValueNode:
-    """Returns a call that is null where it refuses a row; its arguments still raise.
+    """Returns a call that is null where it would raise; its arguments still raise.
 
     Raises:
-        NotProvedError: if it is no call of a kernel.
+        NotProvedError: if the node may raise and is not a call of a kernel.
     """
     if isinstance(node, StrictNode):
         return StrictNode(node.name, node.type, null_on_error(node.kernel), node.arguments)
@@ -206,7 +208,7 @@ def to_common(nodes: list[ValueNode], *, utc: bool) -> list[ValueNode]:
     """Returns the nodes cast to their common type.
 
     Raises:
-        NotProvedError: if the table has no common type.
+        NotProvedError: if they have no common type that is supported here.
     """
     type_ = common_of(node.type for node in nodes)
     if type_ is None or not is_known(type_) or type_ == VOID:
@@ -215,10 +217,10 @@ def to_common(nodes: list[ValueNode], *, utc: bool) -> list[ValueNode]:
 
 
 def literal_value(node: ValueNode, what: str) -> Any:
-    """Returns the value of an argument that must be a literal.
+    """Returns the value of an argument that must be a literal other than null.
 
     Raises:
-        NotProvedError: if it is no literal, or null.
+        NotProvedError: if it is not.
     """
     if not isinstance(node, LiteralNode) or node.value is None:
         raise NotProvedError(f"{what} that is not a literal")

@@ -1,10 +1,10 @@
-"""Non-ANSI mode: rewrites the nodes of an expression to Spark's results with ANSI mode off.
+"""Non-ANSI mode: rewrites the nodes of an expression to compute Spark's results without ANSI mode.
 
-Nodes are bound for ANSI mode. With ANSI mode off a supported kernel differs only on rows that
-raise: integers wrap around, floats are clipped to the integer range, and invalid values become
-null. `non_ansi_expression` rewrites the nodes accordingly. It knows the kernels for which that is
-true, and leaves all others to Spark. It also leaves expressions to Spark whose common types depend
-on the mode (`same_without_ansi` checks the casts).
+Nodes are bound for ANSI mode. Without it, a supported kernel differs only on rows that raise in
+ANSI mode: integers wrap around, floats are clipped to the integer range, and invalid values become
+null. `non_ansi_expression` rewrites the nodes accordingly. It supports the kernels for which this
+is true, and leaves all others to Spark. It also leaves expressions to Spark whose common types
+depend on the mode (`same_without_ansi` checks the casts).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WRAPPING = frozenset(("+", "-", "*", "neg", "negative", "abs"))
 _DECIMAL = frozenset(("+", "-", "*"))
 _EITHER = frozenset(("getbit", "bit_get", "timestamp_millis", "timestamp_seconds", "split_part"))
 _EITHER_BY_ROW = frozenset(("slice", "sequence", "try_element_at"))
-"""Calls that refuse the same values in either mode."""
+"""Calls that raise for the same values with ANSI mode and without."""
 _ENDS = {"floor": np.floor, "ceil": np.ceil, "ceiling": np.ceil}
 _NULL_BY_ZERO = frozenset(("/", "%", "mod", "pmod"))
 _BY_ZERO = _NULL_BY_ZERO | {"div"}
@@ -50,7 +50,7 @@ _MAKING = frozenset(f"make_{kind}" for kind in _MADE)
 
 
 def same_without_ansi(source: str, target: str) -> bool:
-    """Returns True if a cast gives the same with ANSI mode and without, except rows that raise."""
+    """Returns True if a cast has the same results in both modes, except on rows that raise."""
     if source == target:
         return True
     if INTERVALS.intersection((source, target)):
@@ -65,10 +65,10 @@ def same_without_ansi(source: str, target: str) -> bool:
 
 
 def non_ansi_expression(node: ValueNode) -> ValueNode:
-    """Returns the node with Spark's results without ANSI mode.
+    """Returns a node that computes Spark's results without ANSI mode.
 
     Raises:
-        NotProvedError: if only Spark knows the result.
+        NotProvedError: if only Spark knows these results.
     """
     if not node.raises:
         return node
@@ -149,7 +149,10 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
 
 
 def _saturated(target: str) -> Any:
-    """Casts as Java does: NaN is 0, values out of range are clipped; short types wrap from int."""
+    """Returns the cast of floats as in Java: NaN becomes 0, and values out of range are clipped.
+
+    Types shorter than int wrap around from int.
+    """
     dtype = FIXED[target]
     inner = "bigint" if target == "bigint" else "int"
     least, greatest = numeric.limits(inner)
@@ -166,7 +169,7 @@ def _saturated(target: str) -> Any:
 
 
 def _rowwise(node: RowwiseNode) -> ValueNode:
-    """Missing elements are null."""
+    """Rewrites a call of Python values, so that a missing element becomes null."""
     if node.name in _EITHER_BY_ROW:
         inner = [non_ansi_expression(argument) for argument in node.arguments]
         more = {"raises": True, "strict": node.strict}

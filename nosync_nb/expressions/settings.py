@@ -1,16 +1,18 @@
 """The parts of a Spark session that change the meaning of an expression, recorded with it.
 
 Two settings change results: the time zone of the session, and its ANSI mode. An expression that
-depends on neither means the same everywhere. An expression that depends on one records it beside
-its text, and is always evaluated under the recorded settings, whatever the current session has.
+depends on neither has the same meaning everywhere. Any other expression records the settings on
+which it depends. It is always evaluated under the recorded settings, regardless of the current
+session.
 
-Dependencies are derived from the parsed tree and the types, and are rather too many than too few.
-An expression that is computed here depends on the zone if it can only be computed in UTC. It
-depends on ANSI mode if it may raise, or if values of different types meet. An expression that only
-Spark knows is assumed to depend on both.
+Dependencies are derived from the parsed tree and the types; in doubt, a dependency is assumed. An
+expression that is computed here depends on the time zone if it can only be computed in UTC. It
+depends on ANSI mode if it may raise, or if values of different types are combined. An expression
+that only Spark knows is assumed to depend on both.
 
-The third part are functions that the user registered with Spark. A name in a text stands for any
-function that the session has under it, so the identity of the function is recorded too.
+The third part is the functions that the user registered with Spark. The name of such a function may
+stand for different functions in different sessions, so the identity of the function is recorded
+too.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ _TIME = re.compile(
     "time|date|day|month|year|hour|minute|second|week|quarter|zone|now|utc|unix|micros|millis"
     "|interval|current|local|window|trunc|json|csv|xml|avro|variant|reflect|java"
 )
-"""Parts of the names of functions that may read the time zone."""
+"""Substrings of the names of functions that may depend on the time zone."""
 
 
 class SettingsDependency(NamedTuple):
-    """The settings on which an expression depends."""
+    """The settings on which an expression depends, True for each of them."""
 
     time_zone: bool
     ansi: bool
@@ -44,10 +46,10 @@ class SettingsDependency(NamedTuple):
 class Registered(NamedTuple):
     """A function that the user registered with Spark under a name.
 
-    Args:
-        name: as an expression calls it, in lower case.
-        identity: equal for functions that compute the same, as for functions given to operators.
-        deterministic: False if it was registered with `asNondeterministic()`.
+    Attributes:
+        name: the name in expressions, in lower case.
+        identity: equal for functions with the same behaviour, as for functions passed to operators.
+        deterministic: False if the function was registered with `asNondeterministic()`.
     """
 
     name: str
@@ -56,9 +58,12 @@ class Registered(NamedTuple):
 
 
 class SqlSettings(NamedTuple):
-    """Settings of a Spark session; None: unknown, or irrelevant.
+    """Settings of a Spark session on which expressions depend.
 
-    `registered` are the user's functions that the expression calls.
+    Attributes:
+        time_zone: the time zone of the session; None if unknown or irrelevant.
+        ansi: True in ANSI mode; None if unknown or irrelevant.
+        registered: the user's functions that the expression calls.
     """
 
     time_zone: str | None = None
@@ -67,11 +72,11 @@ class SqlSettings(NamedTuple):
 
     @property
     def utc(self) -> bool:
-        """True if timestamps are in UTC, which is the default."""
+        """True if the time zone is UTC, which is the default."""
         return self.time_zone is None or self.time_zone == UTC
 
     def select(self, depends: SettingsDependency) -> SqlSettings:
-        """Returns the settings of a dependency."""
+        """Returns only the settings on which an expression depends."""
         return SqlSettings(
             self.time_zone if depends.time_zone else None,
             self.ansi if depends.ansi else None,
@@ -79,7 +84,7 @@ class SqlSettings(NamedTuple):
         )
 
     def over(self, other: SqlSettings) -> SqlSettings:
-        """Returns these settings, completed by the others where they are unknown."""
+        """Returns these settings; unknown ones are taken from the other settings."""
         return SqlSettings(
             other.time_zone if self.time_zone is None else self.time_zone,
             other.ansi if self.ansi is None else self.ansi,
@@ -95,16 +100,19 @@ class SqlSettings(NamedTuple):
 DEFAULT = SqlSettings(UTC, True)
 
 Asked: TypeAlias = SqlSettings | Callable[[SettingsDependency, str], SqlSettings]
-"""The settings, or a function to them: called with an expression, only if it depends on some."""
+"""The settings, or a function that returns them.
+
+The function is called only for an expression that depends on some of them.
+"""
 
 
 def zone(name: str) -> str:
-    """Returns a time zone, with one name for all that are UTC."""
+    """Returns the name of a time zone; all names of UTC become `UTC`."""
     return UTC if _UTC.fullmatch(name) else name
 
 
 def recorded_settings(given: Iterable[SqlSettings]) -> dict[str, Any]:
-    """Returns the settings of a definition's expressions, as further parameters."""
+    """Returns the settings of a definition's expressions, as parameters of the definition."""
     settings = SqlSettings()
     for each in given:
         settings = settings.over(each)
@@ -117,12 +125,12 @@ def recorded_settings(given: Iterable[SqlSettings]) -> dict[str, Any]:
 
 
 def of_params(params: Mapping[str, Any]) -> SqlSettings:
-    """Returns the settings that `recorded_settings` stored, the others by default."""
+    """Returns the settings that `recorded_settings` stored, completed by the defaults."""
     return retained_settings(params).over(DEFAULT)
 
 
 def retained_settings(params: Mapping[str, Any]) -> SqlSettings:
-    """Returns the settings that `recorded_settings` stored, and ignores other parameters."""
+    """Returns the settings that `recorded_settings` stored among other parameters."""
     registered = tuple(_registered(params.get("registered")))
     match params.get("settings"):
         case [str() | None as name, bool() | None as ansi]:
@@ -138,7 +146,7 @@ def _registered(entries: Any) -> Iterator[Registered]:
 
 
 def needs_zone(tree: exp.Expression, schema: Schema, columns: Iterable[int]) -> bool:
-    """Returns True if an expression that only Spark knows may read the time zone."""
+    """Returns True if an expression that only Spark knows may depend on the time zone."""
     if any("timestamp" in schema.types[i].replace("timestamp_ntz", "") for i in columns):
         return True
     return any(_may_read_zone(node) for node in tree.walk())

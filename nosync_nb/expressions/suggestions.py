@@ -1,7 +1,7 @@
 """Suggests an expression that is computed in process instead of one that needs Spark, for hints.
 
-A call that only Spark knows gets a similar name, or a column gets a cast. If neither helps, the
-suggestion is the largest part of the expression that is computed in process.
+A call that only Spark knows is renamed to a similar function, or a column is cast. If neither
+helps, the suggestion is the largest part of the expression that is computed in process.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ _NEAR = 0.6
 
 
 class SparkSuggestion(NamedTuple):
-    """The reason why an expression needs Spark, and the nearest one that does not, or ""."""
+    """A suggestion for an expression.
+
+    Attributes:
+        why: the reason why the expression needs Spark; empty if it does not.
+        nearest: the most similar expression that does not need Spark; empty if none is found.
+    """
 
     why: str
     nearest: str
 
 
 def spark_suggestions(sql: str, schema: Schema) -> SparkSuggestion:
-    """Returns the reason why an expression needs Spark, and the nearest one that does not.
+    """Returns the reason why an expression needs Spark, and the most similar one that does not.
 
     The reason is empty if the expression does not need Spark, or cannot be parsed.
     """
@@ -53,7 +58,7 @@ def spark_suggestions(sql: str, schema: Schema) -> SparkSuggestion:
 
 
 def _renamed(sql: str, is_local: Callable[[str], bool]) -> str | None:
-    """The expression with its unknown calls under similar names."""
+    """Returns the expression with its only unknown call renamed to a similar function."""
     parsed = parse(sql)
     unknown = [
         word
@@ -76,11 +81,11 @@ _CASTS = {
     **dict.fromkeys((*TIMES, "boolean", "binary"), ("timestamp", "date", "string")),
     "string": ("date", "timestamp", "double", "bigint", "int", "boolean"),
 }
-"""The types to which a column is cast, by its own: lossless ones first."""
+"""The types to which a column of each type is cast, lossless casts first."""
 
 
 def _cast(sql: str, schema: Schema, is_local: Callable[[str], bool]) -> str | None:
-    """The expression with one column cast, or the columns of one call."""
+    """Returns the expression with a cast of one column, or of all columns of one call."""
     tree = parse(sql).tree
     calls = [node for node in tree.find_all(exp.Condition) if not isinstance(node, _LEAVES)]
     for call in reversed(calls):
@@ -108,13 +113,13 @@ def _with_casts(tree: exp.Expression, columns: list[exp.Column], type_: str) -> 
 
 
 def _is_call(tree: exp.Expression, name: str) -> bool:
-    """Returns True if a name is called that is not in the table."""
+    """Returns True if the expression calls a function of that name, which is not in the table."""
     called = {node.name.lower() for node in tree.find_all(exp.Anonymous)}
     return name.lower() in called and name.lower() not in FUNCTIONS
 
 
 def _part(sql: str, is_local: Callable[[str], bool]) -> str | None:
-    """The largest part that is computed here, and is more than a column or a constant."""
+    """Returns the largest part that is computed here, other than a column or a constant."""
     texts = {
         node.sql("spark")
         for node in parse(sql).tree.walk()

@@ -1,6 +1,7 @@
 """The types of Spark's results: the rules of ANSI mode for expressions that are evaluated here.
 
-None means "not here": Spark decides. The property test compares every answer with Spark.
+A result of None means that only Spark knows the type. A property test compares every type with
+Spark.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from nosync_nb.rows.types import FLOATS, INTEGERS, decimal_parts
 NUMBERS = INTEGERS + FLOATS
 TIMES = ("date", "timestamp", "timestamp_ntz")
 VOID = "void"
-"""The type of a bare NULL."""
+"""The type of a NULL without a cast."""
 
 KNOWN = frozenset((*NUMBERS, *TIMES, "boolean", "string", VOID))
-"""Types whose values are computed here; columns of others are only passed on."""
+"""Types whose values are computed here; columns of other types are only passed on."""
 
 
 DIGITS_MAX = 38
 WHOLE_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
-"""The digits of the decimal that an integer becomes beside a decimal."""
+"""The precision of the decimal to which an integer is cast when it is combined with a decimal."""
 
 
 def is_known(type_: str) -> bool:
@@ -30,12 +31,12 @@ def is_known(type_: str) -> bool:
 
 
 def is_decimal(type_: str) -> bool:
-    """Returns True if a type is decimal(p,s)."""
+    """Returns True for types of the form `decimal(p,s)`."""
     return type_.startswith("decimal")
 
 
 def common_type(left: str, right: str) -> str | None:
-    """Returns the type to which both sides of a comparison or both branches are cast."""
+    """Returns the type to which both sides of a comparison, or all branches, are cast."""
     if left == right:
         return left
     if left == VOID or right == VOID:
@@ -63,7 +64,10 @@ def units(type_: str) -> tuple[str, str]:
 
 
 def joined(left: str, right: str) -> str | None:
-    """Returns the interval type with the units of both, None if only one of them is of months."""
+    """Returns the interval type with the units of both types.
+
+    Returns None if one of them is of months and the other is not.
+    """
     if (left in YEAR_MONTHS) != (right in YEAR_MONTHS):
         return None
     place = (CALENDAR if left in YEAR_MONTHS else CLOCK).index
@@ -72,7 +76,7 @@ def joined(left: str, right: str) -> str | None:
 
 
 def _common_decimal(left: str, right: str) -> str | None:
-    """Returns the decimal that holds both exactly, if 38 digits are enough."""
+    """Returns the decimal type that holds both types exactly; None if 38 digits are too few."""
     parts = []
     for type_ in (left, right):
         if is_decimal(type_):
@@ -87,14 +91,14 @@ def _common_decimal(left: str, right: str) -> str | None:
 
 
 def common_number(left: str, right: str) -> str:
-    """Returns the type that holds both: an integer with a float is a double."""
+    """Returns the number type that holds both types; an integer and a float become a double."""
     if left in INTEGERS and right in INTEGERS:
         return INTEGERS[max(INTEGERS.index(left), INTEGERS.index(right))]
     return "float" if left == right == "float" else "double"
 
 
 def _from_text(other: str) -> str | None:
-    """Returns the type of text beside a value of type `other`."""
+    """Returns the type to which text is cast when it is combined with a value of another type."""
     if other in INTEGERS:
         return "bigint"
     if other in FLOATS:
@@ -103,7 +107,7 @@ def _from_text(other: str) -> str | None:
 
 
 def common_of(types: Iterable[str]) -> str | None:
-    """Returns the common type of several branches, folded from the left as Spark does."""
+    """Returns the common type of several branches, combined from left to right as in Spark."""
     common: str | None = VOID
     for type_ in types:
         if common is None:

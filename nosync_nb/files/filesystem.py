@@ -1,10 +1,10 @@
 """Primitives of the disk: the only module that opens, writes, syncs, lists or deletes files.
 
 It caches nothing and has no state: `Files` is a bundle of primitives, so that a test can substitute
-a faulty disk. Everything is created with mode 0600 (folders 0700), whatever the umask, and
-close-on-exec. A file is opened by its name relative to its folder, which is opened first. Neither
-may be a link, and the target must be a plain file. So no link leads to another place, and no call
-blocks (an open of a pipe would, until a writer opens it).
+a faulty disk. Every file is created with mode 0600 and every folder with 0700, independent of the
+umask, and all descriptors are close-on-exec. A file is opened by its name relative to its folder,
+which is opened first. Neither may be a link, and the target must be a plain file. So no link leads
+to another file, and no call blocks (an open of a pipe would block until a writer opens it).
 
 Failure: every `OSError` is raised as `DurabilityError` with its `errno`, the path and a remedy.
 
@@ -41,13 +41,13 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.memory_map import MappedFile
 
 THREADS_MAX = 8
-"""The number of steps in parallel: a disk combines several waiting writes, and a single write needs
-one thread.
+"""The maximum number of steps that run in parallel. A disk combines several waiting writes, so more
+threads than this do not help.
 """
 
 
 def close_all(files: Iterable[File]) -> None:
-    """Closes all of the files; then raises the error of the first one that could not be closed."""
+    """Closes all files, and then raises the error of the first one that could not be closed."""
     with contextlib.ExitStack() as stack:
         for file in files:
             stack.callback(file.close)
@@ -56,8 +56,8 @@ def close_all(files: Iterable[File]) -> None:
 def run_all(steps: Sequence[Callable[[], None]]) -> None:
     """Runs steps that wait for the disk in threads, and returns when all have finished or failed.
 
-    Files that are synced one after the other each wait for a write of the disk's journal. Waits at
-    the same time share one write.
+    Each sync waits for a write of the file system's journal. Syncs that run at the same time share
+    one such write.
 
     Raises:
         Exception: the error of one of the steps.
@@ -68,7 +68,7 @@ def run_all(steps: Sequence[Callable[[], None]]) -> None:
         for step in share_steps:
             try:
                 step()
-            except BaseException as error:  # raised by the waiting thread
+            except BaseException as error:  # raised again in the calling thread
                 failed.append(error)
 
     shares = [steps[i::THREADS_MAX] for i in range(min(THREADS_MAX, len(steps)))]
@@ -114,7 +114,8 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EML
 def suppress_missing(ask: Callable[..., Answer], path: str, **how: Any) -> Answer | None:
     """Returns the result of a call on a path, or None if the path does not exist.
 
-    It needs one system call instead of two, so the path cannot appear or vanish between them.
+    A check before the call would be a second system call, and the path could appear or vanish
+    between the two.
     """
     try:
         return ask(path, **how)
@@ -149,7 +150,7 @@ def raise_link_error(error: OSError, source: str, target: str) -> NoReturn:
 
 FOLDER = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 REACHED = FOLDER | getattr(os, "O_PATH", os.O_RDONLY)
-"""Flags to open a folder only as the base of its entries."""
+"""Flags for opening a folder that is only the base of relative paths."""
 
 
 class Descriptor:
@@ -162,10 +163,7 @@ class Descriptor:
         any(map(partial(setattr, self, "_fd"), opened))
 
     def fileno(self) -> int:
-        """Returns the descriptor, for a child process that inherits it.
-
-        This object still owns it.
-        """
+        """Returns the descriptor, to be inherited by a child process; this object still owns it."""
         return self._fd
 
     def _close(self) -> None:
@@ -204,11 +202,11 @@ _READ_BYTES_MAX = 4 << 30
 
 
 class File(Descriptor):
-    """An open plain file; a log needs `append` and `sync`.
+    """An open plain file; links, pipes, devices and folders are refused.
 
     Args:
-        flags: for the system call; a link, a pipe, a device or a folder is an error at once. A
-            created file is accessible only to its user.
+        flags: the flags of `os.open`. A file that they create is accessible only to its user.
+        action: the verb in the message of an error.
     """
 
     def __init__(self, path: str, flags: int, action: str = "open") -> None:
@@ -232,7 +230,7 @@ class File(Descriptor):
         self.path = path
 
     def append(self, data: Buffer) -> None:
-        """Writes all of `data` at the end; after an error an unknown part of it is written."""
+        """Appends all of `data`; after an error, an unknown part of it has been written."""
         try:
             done = os.write(self._fd, data)
             while done < len(data):
@@ -244,7 +242,7 @@ class File(Descriptor):
             raise_durability_error(error, "write", self.path)
 
     def write_at(self, offset: int, data: Buffer) -> None:
-        """Overwrites bytes in place."""
+        """Overwrites the bytes from `offset` on."""
         try:
             done = 0
             while done < len(data):
@@ -271,7 +269,7 @@ class File(Descriptor):
             raise_durability_error(OSError(errno.ENOMEM, ""), "read", self.path)
 
     def read_all(self) -> bytes:
-        """Returns the content of a file of unknown size (in /proc)."""
+        """Returns the content of a file whose size is not known in advance, as in /proc."""
         try:
             parts: list[bytes] = []
             while part := os.read(self._fd, 1 << 16):
@@ -281,7 +279,7 @@ class File(Descriptor):
             raise_durability_error(error, "read", self.path)
 
     def sync(self) -> None:
-        """Flushes content and size to the device; see the module's warning for failures."""
+        """Flushes content and size to the device; see the module's docstring for a failed sync."""
         try:
             if _FULL_SYNC is not None:
                 fcntl.fcntl(self._fd, _FULL_SYNC)
@@ -295,7 +293,7 @@ class File(Descriptor):
         return os.fstat(self._fd).st_size
 
     def stamp(self) -> tuple[int, int, int]:
-        """Returns inode, size and modification time: they differ for a file that took the name."""
+        """Returns inode, size and modification time; they differ if another file took the name."""
         status = os.fstat(self._fd)
         return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -337,7 +335,7 @@ class Lock(File):
 
 
 class Files:
-    """The primitives on a real POSIX disk. Tests replace single ones."""
+    """The primitives of a real POSIX disk; tests replace some of them."""
 
     def make_folder(self, path: str, *, sync: bool = True) -> bool:
         """Creates a folder and its parents durably; returns True if the folder is new.
@@ -365,7 +363,7 @@ class Files:
                     # The umask may restrict the user, too.
                     os.chmod(name, stat.S_IRWXU, dir_fd=fd)
         except FileExistsError:
-            return self.make_folder(path, sync=sync)  # another process was faster
+            return self.make_folder(path, sync=sync)  # another process has created it
         except OSError as error:
             raise_durability_error(error, "create the folder", path)
         if sync:
@@ -373,7 +371,7 @@ class Files:
         return True
 
     def temporary_folder(self, prefix: str) -> str:
-        """Creates a folder for this user alone in the system's folder for temporary files."""
+        """Creates a folder in the system's temporary folder, accessible only to this user."""
         try:
             return tempfile.mkdtemp(prefix=prefix)
         except OSError as error:
@@ -384,12 +382,12 @@ class Files:
         shutil.rmtree(path, ignore_errors=True)
 
     def create(self, path: str) -> File:
-        """Creates a new file for appending (and reading); an existing one is an error."""
+        """Creates a file for appending and reading; raises DurabilityError if the path exists."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
         return File(path, flags, "create")
 
     def open(self, path: str, *, write: bool = False) -> File:
-        """Opens an existing plain file for reading, or for `write_at`."""
+        """Opens an existing plain file for reading; with `write`, also for `write_at`."""
         return File(path, os.O_RDWR if write else os.O_RDONLY)
 
     def mapped(self, path: str, *, write: bool = False) -> MappedFile:
@@ -415,7 +413,8 @@ class Files:
         """Returns the content of a file.
 
         Args:
-            most: a larger file is an error, so that an untrusted file cannot exhaust memory.
+            most: the maximum size in bytes. A larger file is an error, so that an untrusted file
+                cannot exhaust memory.
         """
         file = self.open(path)
         try:
@@ -472,7 +471,7 @@ class Files:
             raise_durability_error(error, "delete", path)
 
     def sync_folder(self, path: str) -> None:
-        """Makes the names in a folder durable."""
+        """Makes the names in a folder durable, after files were created, renamed or deleted."""
         try:
             with Folder(path) as fd:
                 os.fsync(fd)
@@ -487,7 +486,7 @@ class Files:
         """Writes a whole file so that a crash leaves either the old or the new content.
 
         Args:
-            sync: if False, this holds only for a killed process, not for a power failure.
+            sync: if False, only a crash of the process is covered, not a power failure.
             folder: if False, a power failure may restore the old file until the caller syncs the
                 folder.
         """
@@ -541,9 +540,9 @@ class Files:
             raise_durability_error(error, "look at", path)
 
     def identity(self, path: str) -> tuple[int, ...] | None:
-        """Returns a key of a file as it was last written, equal for all of its names.
+        """Returns a key that identifies the last written content of a file under all of its names.
 
-        None means that there is no such key.
+        None means that there is no such key; a plain disk has none.
         """
         return None
 
@@ -556,7 +555,14 @@ class Files:
             raise_durability_error(error, "change the permissions of", path)
 
     def lock(self, path: str, *, wait_s: float = 0.0) -> Lock | None:
-        """Locks a file against other processes and other openings; None if it is already locked."""
+        """Locks a file against other processes, and against other openings in this process.
+
+        Args:
+            wait_s: the seconds to wait while another holder has the lock.
+
+        Returns:
+            None if the file is still locked after `wait_s`.
+        """
         lock = Lock(path, os.O_CREAT | os.O_RDWR, "create")
         deadline = time.monotonic() + wait_s
         try:

@@ -1,8 +1,8 @@
 """A disk that defers syncs until everything is written, and then runs all of them in parallel.
 
 It is for a folder that is renamed when it is complete. Until then no reader opens the folder. So
-its files may reach the disk in any order before the rename. A log that is created like this needs a
-third of the syncs, and the disk runs the remaining ones together.
+its files may reach the disk in any order before the rename. The creation of a log needs only a
+third of the syncs in this way, and they run in parallel.
 
 Failure: 1. A sync fails, and the kernel marks the pages clean. 2. Another descriptor of the file is
 opened later, and its sync reports success. Therefore each file with a deferred sync stays open from
@@ -20,9 +20,9 @@ from nosync_nb.files.memory_map import MappedFile
 
 
 class GroupSyncFiles(Files):
-    """A disk whose `sync` and `sync_folder` are run by `sync_deferred`; for use by one thread.
+    """A disk that defers `sync` and `sync_folder` until `sync_deferred`; for use by one thread.
 
-    Owns the files with a deferred sync, which are open, and the paths of such folders.
+    Owns the files and the paths of folders whose sync is deferred. These files are kept open.
     """
 
     def __init__(self, files: Files) -> None:
@@ -34,10 +34,11 @@ class GroupSyncFiles(Files):
         """Runs every deferred sync, of files and folders, in parallel.
 
         Args:
-            apart: the folder that contains all of it; the caller that renames syncs this one.
+            apart: a folder that is not synced, because the caller renames a folder in it and syncs
+                it afterwards.
 
         Raises:
-            DurabilityError: one of them failed; the written files must not be used.
+            DurabilityError: one of the syncs failed; the written files must not be used.
         """
         folders = sorted(self._folders - {apart}, key=lambda path: (-path.count(os.sep), path))
         steps: list[Callable[[], None]] = [file.sync for file in self._unsynced.values()]
@@ -50,7 +51,7 @@ class GroupSyncFiles(Files):
         close_all(unsynced.values())
 
     def owe(self, path: str) -> None:
-        """Records that a file must be synced."""
+        """Records that a file must be synced, and keeps it open until then."""
         if path not in self._unsynced:
             self._unsynced[path] = self._files.open(path)
 

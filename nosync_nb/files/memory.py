@@ -14,7 +14,7 @@ import pyarrow as pa
 from nosync_nb.files.filesystem import Files
 
 _SYSTEM = "/proc/meminfo"
-_GROUPS = (  # limit, use and details of a container, in either version of cgroups
+_GROUPS = (  # paths of a container's limit, usage and statistics: cgroups v2, then v1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
     (
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
@@ -24,17 +24,18 @@ _GROUPS = (  # limit, use and details of a container, in either version of cgrou
 )
 
 UNKNOWN = 1 << 62
-"""Used if the system does not report a limit: effectively unlimited."""
+"""The result if the system reports no limit: effectively unlimited."""
 
 
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""A function of glibc; other C libraries lack it."""
+"""The function of glibc that returns free memory to the system; None with other C libraries."""
 
 
 def release_memory() -> None:
     """Returns free memory of this process to the system.
 
-    Cost: some 10 ms for each 100 MB; other threads that need memory wait for part of it.
+    Cost: about 10 ms for each 100 MB. Other threads that allocate memory wait for part of this
+    time.
     """
     pa.default_memory_pool().release_unused()
     if _trim is not None:
@@ -44,7 +45,7 @@ def release_memory() -> None:
 def free_bytes() -> int:
     """Returns the bytes that can be allocated before the system swaps or ends a process.
 
-    Cost: some 0.1 ms.
+    Cost: about 0.1 ms.
     """
     limits = [
         _read_field(_SYSTEM, "MemAvailable:", 1024),
@@ -54,7 +55,7 @@ def free_bytes() -> int:
 
 
 def _container_bytes(limit: str, used: str, details: str) -> int | None:
-    """Returns the free bytes of a container, its file cache included; None if it has no limit."""
+    """Returns the free bytes of a container, including reclaimable cache; None without a limit."""
     most, taken = _read_number(limit), _read_number(used)
     if most is None or taken is None:
         return None

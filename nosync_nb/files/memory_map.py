@@ -26,8 +26,8 @@ _madvise = ctypes.CFUNCTYPE(_int, _address, _size, _int, use_errno=True)(
 )
 _PAGE = mmap.PAGESIZE
 _POPULATE_READ = 22
-"""Advice for `madvise`, from Linux 5.14 on: reports an error where a read would end the process
-with a signal.
+"""Advice for `madvise`, available from Linux 5.14 on. It reports an error where a read would end
+the process with a signal.
 """
 
 _maps: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
@@ -37,9 +37,10 @@ _maps: dict[int, weakref.ref[ctypes.Array[ctypes.c_char]]] = {}
 def drop_mapped_pages() -> None:
     """Releases the resident pages of all files that are mapped for reading.
 
-    Afterwards they do not count as memory of this process. They stay in the page cache of the
-    system while it has room, and are mapped again at the next access. Cost: one system call for
-    each file.
+    Afterwards the pages do not count as memory of this process. They stay in the page cache of the
+    system while it has room, and are mapped again at the next access.
+
+    Cost: one system call for each file.
     """
     for reference in list(_maps.values()):
         mapped = reference()  # this reference keeps the map alive, so the address is not reused
@@ -55,8 +56,8 @@ class FileEnd:
     request is an error, and within the page of the end the bytes are zeros.
 
     Args:
-        content: keeps the file mapped. The last byte of the file is not 0.
-        address: where it is mapped.
+        content: an object that keeps the file mapped. The last byte of the file must not be 0.
+        address: the address of the first byte of the map.
     """
 
     __slots__ = ("_byte", "_content", "_page")
@@ -68,7 +69,7 @@ class FileEnd:
         self._page = last // _PAGE * _PAGE
 
     def is_there(self) -> bool:
-        """Returns True if the file still has its length, or if the system cannot tell.
+        """Returns True if the file is not truncated, or if the system cannot tell.
 
         Cost: 1 us.
         """
@@ -81,11 +82,11 @@ class MappedFile:
     """A file in memory: `words` are its 8-byte words, shared with every process that maps it.
 
     Args:
-        fd: an open file; it can be closed afterwards.
+        fd: the descriptor of an open file; it may be closed after the call.
 
     Raises:
-        OSError: the system refuses, or the file is empty.
-        TypeError: its size is not a multiple of 8.
+        OSError: the system cannot map the file, or the file is empty.
+        TypeError: the size of the file is not a multiple of 8.
     """
 
     def __init__(self, fd: int, size_bytes: int, path: str, *, write: bool = False) -> None:
@@ -113,7 +114,7 @@ def _read_only(fd: int, size_bytes: int) -> memoryview:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     mapped = (ctypes.c_char * size_bytes).from_address(address)
-    # Views reference `held`, so the finalizer runs after the last of them. It does not run at the
+    # Views reference `mapped`, so the finalizer runs after the last of them. It does not run at the
     # end of the process, because threads may still read; the system unmaps then.
     weakref.finalize(mapped, _unmap, address, size_bytes).atexit = False
     _maps[address] = weakref.ref(mapped)

@@ -17,7 +17,7 @@ PART, PACK = ".arrow", ".pack"
 """Extensions of part files and of packs; no control file of a log has one of them."""
 
 FOLDERS = {PART: "layers", PACK: "history"}
-"""The inner folders of a log, by the extension of their files."""
+"""The folders inside a log, by the extension of their files."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _LENGTH_MAX = 200
@@ -38,10 +38,10 @@ def checked_file_name(name: Any, *endings: str) -> str:
     """Returns a name that consists of letters, digits, `-`, `_` and single dots, without a folder.
 
     Args:
-        endings: the extensions that are allowed; none: any.
+        endings: the allowed extensions; if none are given, any extension is allowed.
 
     Raises:
-        CorruptLogError: the name is not valid; the message has it.
+        CorruptLogError: the name is not valid; the message contains it.
     """
     if is_safe_file_name(name, *endings):
         return str(name)
@@ -54,7 +54,7 @@ def checked_file_name(name: Any, *endings: str) -> str:
 
 
 def checked_path_within(folder: str, name: Any, *endings: str) -> str:
-    """Returns the path of a checked name in a folder; errors are those of `checked_file_name`."""
+    """Returns the path of a checked name in a folder; raises the errors of `checked_file_name`."""
     return os.path.join(folder, checked_file_name(name, *endings))
 
 

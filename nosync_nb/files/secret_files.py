@@ -17,16 +17,16 @@ _LOCK_WAIT_S = 10.0
 
 
 def secret_text(secret: bytes) -> bytes:
-    """Returns the content of the file of a secret."""
+    """Returns the content of a file that stores a secret: its hexadecimal digits and a newline."""
     return secret.hex().encode() + b"\n"
 
 
 def create_secret_file(files: Files, path: str, what: str, remedy: str) -> None:
-    """Writes a new secret, unless another process has already written one.
+    """Writes a new secret, unless the file already exists.
 
     Args:
         what: the name of the secret in messages.
-        remedy: how to name another file instead, for the error.
+        remedy: how the user can choose another file; part of the hint of an error.
     """
     folder = os.path.dirname(path)
     files.make_folder(folder)
@@ -45,7 +45,7 @@ def check_folder(files: Files, folder: str, what: str, remedy: str) -> None:
     """Raises TrustError if other users could replace the user's secret in a folder."""
     status = files.status(folder)
     others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    # In a sticky folder users cannot replace the files of others.
+    # In a sticky folder users cannot replace the files of other users.
     if others and not status.st_mode & stat.S_ISVTX:
         raise TrustError(
             f"the {what}'s folder '{folder}' has mode {stat.S_IMODE(status.st_mode):04o}: other"
@@ -60,10 +60,10 @@ def check_folder(files: Files, folder: str, what: str, remedy: str) -> None:
 
 
 def check_secret_file(files: Files, path: str, what: str) -> None:
-    """Raises TrustError if a path is not a plain file, or if other users can read it.
+    """Checks that a path is a plain file of this user that other users cannot read.
 
     Raises:
-        TrustError: names the problem.
+        TrustError: it is not; the message names the problem.
     """
     status = files.status(path)
     if not stat.S_ISREG(status.st_mode):
@@ -83,7 +83,7 @@ def check_secret_file(files: Files, path: str, what: str) -> None:
 
 
 def decode_secret(written: bytes) -> bytes:
-    """Returns the secret from the content of its file; empty if it is invalid."""
+    """Returns the secret from the content of its file; empty if the content is invalid."""
     try:
         secret = bytes.fromhex(written.decode("ascii"))
     except ValueError:
@@ -95,7 +95,7 @@ def read_secret(files: Files, path: str, what: str, remedy: str) -> bytes:
     """Reads a secret that only its user can read.
 
     Raises:
-        TrustError: other users can read it, or it is invalid.
+        TrustError: the file fails `check_secret_file`, or its content is invalid.
     """
     check_secret_file(files, path, what)
     secret = decode_secret(files.read(path))

@@ -14,11 +14,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 PART_BYTES = 1 << 23
-"""Bytes per read; between two reads the caller is notified and may be interrupted."""
+"""The number of bytes per read. After each read the caller is notified, and may be interrupted."""
 
 
 class FileMark(NamedTuple):
-    """Identifies a state of a file without reading it; `changed_ns` since 1970."""
+    """Identifies a state of a file without reading it.
+
+    Attributes:
+        changed_ns: the modification time in nanoseconds since 1970.
+    """
 
     size_bytes: int
     changed_ns: int
@@ -29,7 +33,8 @@ def matching_files(pattern: str) -> dict[str, FileMark]:
     """Returns the plain files that match a pattern, by path, in order of their paths.
 
     Args:
-        pattern: as in a shell, `**` for nested folders; a leading dot must be written out.
+        pattern: a pattern as in a shell, with `**` for nested folders; a leading dot of a name must
+            be written out.
 
     Cost: a listing of the folders, and one stat of each file.
     """
@@ -50,7 +55,7 @@ def file_content(path: str, mark: FileMark, read: Callable[[int], None]) -> byte
     The mark is checked before and after the read.
 
     Args:
-        read: receives the number of bytes of each read.
+        read: called after each read with its number of bytes.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,9 +1,9 @@
-"""Operators: one kernel each, run in process or on executors.
+"""Operators: one kernel for each, run in this process or on executors.
 
-Promises: the change of the output, computed from the changes of the inputs and traces of their
+Promises: the change of the output, computed from the changes of the inputs and the traces of their
 previous rows; the same rows wherever it runs. The `Spec` beside a kernel is the operator's
-interface to the rooms above. Owns: nothing, a kernel is data with one method. Imports: expressions,
-trace, rows, errors.
+interface to the packages above. Owns: nothing, because a kernel is data with one method. Imports:
+expressions, trace, rows, errors.
 """
 
 from nosync_nb.operators.aggregates.aggregate import Aggregate

@@ -1,15 +1,15 @@
 """The as-of join: each left row beside the latest right row of its key at or before its time.
 
-Both sides are ordered by time inside each key. A changed left row looks up its neighbour. A changed
-right row affects the left rows from its time up to the time of the next right row; these are read
-before and after the change. So an epoch costs O(layers) rows for each changed row and for the left
-rows whose neighbour may differ, for a key of any size. A row with a negative count is not a
-neighbour.
+Both traces are ordered by time inside each key. A changed left row looks up its neighbour. A
+changed right row affects the left rows from its time up to the time of the next right row. These
+left rows are read before and after the change. A row with a negative count is not a neighbour.
 
-The neighbours of a time are found in a trace ordered by time inside each key. The nearest row at or
-before a time, or after it, is beside the time in each part, so a lookup costs O(layers) rows for a
-key of any size. The lookup reads further only while rows cancel. Many times of one key are looked
-up together: the rows beside them are read once, even if their lookups overlap.
+In each part, the rows nearest to a time are adjacent to its position. A lookup reads further only
+if rows cancel. Many times of one key are looked up together: a row is read once, even if several
+lookups include it.
+
+Cost: O(layers) rows for each changed row, and for each left row whose neighbour may change. The
+size of the key does not matter.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from nosync_nb.trace import Trace, hash_ranges
 from nosync_nb.trace.batch import Batch, Hashes, Index, Layout, Updates, arrange, concat_updates
 from nosync_nb.trace.stats import place_in
 
-_LOOK = 4  # rows that are read beside a time in each part
-_FURTHER = 8  # times as many in the next lookup
+_LOOK = 4  # the number of rows that the first lookup reads beside a time in each part
+_FURTHER = 8  # the factor by which this number grows with each further lookup
 
 
 class TimeNeighbours(NamedTuple):
-    """The rows beside times.
+    """The neighbours of some times.
 
     Attributes:
-        which: the times that have a neighbour, ascending.
-        columns, code: these neighbours, and their order codes.
+        which: the positions of the times that have a neighbour, ascending.
+        columns: the columns of these neighbours.
+        code: the order codes of these neighbours.
     """
 
     which: Index
@@ -50,13 +51,14 @@ class TimeNeighbours(NamedTuple):
 def time_neighbours(
     trace: Trace, khash: Hashes, keys: Sequence[Column], code: Hashes, step: Step, *, after: bool
 ) -> TimeNeighbours:
-    """Returns the rows with a positive count next to times of keys.
+    """Returns for each time the nearest row of its key with a positive count.
 
     Args:
-        trace: its layout orders by a column that is null in no row.
-        khash, keys, code: the keys, and the order codes of the times.
-        after: the first row after the time; else the last one at or before it, of several at one
-            time the last in canonical order.
+        trace: its layout orders the rows of a key by a column without nulls.
+        khash, keys: the key of each time.
+        code: the order code of each time.
+        after: True for the first row after the time. False for the last row at or before it; of
+            several rows at one time, the last one in canonical order.
     """
     pending = np.arange(len(khash))
     looks: list[tuple[Index, list[Column], Hashes]] = []
@@ -86,7 +88,7 @@ def time_neighbours(
 
 
 def interval_union(low: Index, high: Index) -> Index:
-    """Returns each position that is in one of the intervals `[low, high)` once, ascending."""
+    """Returns the union of the intervals `[low, high)` as ascending positions."""
     order = low.argsort(kind="stable")
     low, high = low[order], high[order]
     reached = np.maximum.accumulate(high)
@@ -96,12 +98,12 @@ def interval_union(low: Index, high: Index) -> Index:
 
 
 class _NeighbourLookup(NamedTuple):
-    """The result of a lookup beside times.
+    """The result of one lookup beside times.
 
     Attributes:
         held: the rows that were read, consolidated.
-        open: the times beside which some part has more rows.
-        horizon: the code up to which such a time may miss rows.
+        open: a mask of the times beside which some part has unread rows.
+        horizon: for each such time the order code from which rows may be unread.
     """
 
     held: Batch
@@ -112,7 +114,7 @@ class _NeighbourLookup(NamedTuple):
 def _read_beside(
     trace: Trace, khash: Hashes, code: Hashes, look: int, *, after: bool
 ) -> _NeighbourLookup:
-    """Reads up to `look` rows beside each time in each part."""
+    """Reads up to `look` rows before or after each time in each part."""
     open_ = np.zeros(len(khash), bool)
     horizon = np.full(len(khash), 2**64 - 1 if after else 0, np.uint64)
     taken: list[Updates] = []
@@ -142,7 +144,7 @@ def _read_beside(
 def _certain_neighbours(
     seen: _NeighbourLookup, keys: Sequence[Column], code: Hashes, after: bool
 ) -> tuple[Index, Index]:
-    """The times whose neighbour is certain after a lookup, and its position in `held`."""
+    """Returns the times whose neighbour is certain, and the neighbour's position in `seen.held`."""
     held, n = seen.held, len(code)
     there = (held.diff > 0).nonzero()[0]
     none: Index = np.zeros(0, np.int64)
@@ -180,15 +182,17 @@ _LAST = 2**64 - 1
 
 
 class AsOfJoin(Operator):
-    """Joins by time.
+    """Joins each left row with the latest right row of its key at or before its time.
 
     Args:
-        left: column types of the left input.
-        right: column types of the right one: keys, time, others; no key and no time is null.
-        left_key: positions of the left key columns, in the order of the right ones.
+        left: the column types of the left input.
+        right: the column types of the right input: the keys, the time, and all other columns. Keys
+            and times are never null.
+        left_key: the positions of the left key columns, in the order of the right ones.
         at: the position of the left time.
-        further: positions of the right columns that follow the left ones in the output.
-        tolerance: how far back the right time may be, in units of the type; None: any distance.
+        further: the positions of the right columns that follow the left columns in the output.
+        tolerance: the maximum distance between the times, in units of their type; `None` means any
+            distance.
     """
 
     name = "asof"
@@ -234,7 +238,7 @@ class AsOfJoin(Operator):
         return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
 
     def _last_codes(self, right: Batch, step: Step) -> Hashes:
-        """The code of the last time which each changed right row may be beside."""
+        """Returns the code of the last left time that each changed right row can affect."""
         assert right.code is not None
         step.add_touched(len(right))
         reach = np.uint64(self.reach)
@@ -251,7 +255,7 @@ class AsOfJoin(Operator):
     def _affected_rows(
         self, trace: Trace, left: Batch | None, right: Batch | None, until: Hashes | None
     ) -> Batch:
-        """The left rows that changed or whose neighbour may have changed, with their counts."""
+        """Returns the left rows that changed, or whose neighbour may have changed."""
         taken = []
         for part in trace.parts():
             spans = []
@@ -266,7 +270,7 @@ class AsOfJoin(Operator):
         return arrange(trace.layout, concat_updates(taken, trace.layout.types) if taken else none)
 
     def _with_neighbours(self, held: Batch, theirs: Trace | None, step: Step) -> Updates:
-        """Left rows with their neighbours in the right trace."""
+        """Returns left rows with the columns of their neighbours; null without a neighbour."""
         present = (held.diff > 0).nonzero()[0]
         own, diff = [rows.take(c, present) for c in held.columns], held.diff[present]
         n = len(present)
@@ -296,7 +300,7 @@ class AsOfJoin(Operator):
 
 
 def _rows_equal_to(part: Batch, wanted: Batch) -> tuple[Index, Index]:
-    """The positions in a part of rows with the given hashes of key, time and row."""
+    """Returns the ranges of a part with the key, time and row hash of each wanted row."""
     assert wanted.code is not None
     low, high = _rows_between(part, wanted, wanted.code)
     if part.rhash is part.khash:
@@ -306,7 +310,7 @@ def _rows_equal_to(part: Batch, wanted: Batch) -> tuple[Index, Index]:
 
 
 def _rows_between(part: Batch, right: Batch, until: Hashes) -> tuple[Index, Index]:
-    """The positions in a part of the rows of some keys, from a time up to another."""
+    """Returns the ranges of a part with the key of each right row, from its time to `until`."""
     assert part.code is not None
     assert right.code is not None
     first = part.khash.searchsorted(right.khash)

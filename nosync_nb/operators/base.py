@@ -1,11 +1,11 @@
 """Operators: pure kernels over updates and sorted state.
 
-An operator is data (it pickles, and travels to executors) with one method, `step`, which turns the
-changes of its inputs into the change of its output. It stores nothing between calls: all its state
-is in traces that the caller passes in and extends with the batches that `step` emits.
+An operator is data: it can be pickled and sent to executors. Its main method, `step`, computes the
+change of its output from the changes of its inputs. It stores nothing between calls: all its state
+is in traces, which the caller passes in, and extends with the batches that `step` emits.
 
-Since every key is independent of every other, `step` may be run on all keys at once or on slices by
-range of the key hash, in this process or on executors, with equal results.
+All keys are independent of each other. So `step` may be run on all keys at once, or on slices by
+range of the key hash, in this process or on executors. The results are equal.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from nosync_nb.trace.batch import Batch, Layout, Updates
 Evaluate = Callable[[Sequence[Any], Schema, list[Column], int], list[Column]]
 
 PLAIN, JOIN, GROUP = "plain", "join", "group"
-"""How an operator runs in a loop: row by row, as a join, by key."""
+"""The ways in which an operator runs in a loop: row by row, as a join, or key by key."""
 
 ROWS, GROUPS = "rows", "groups"
-"""The input of a function that an audit calls again: an existing row, or a group."""
+"""The inputs with which an audit calls a user's function again: existing rows, or groups."""
 
 
 class LoopPlacement(Protocol):
-    """Runs the kernels inside a loop elsewhere, one at a time (spark/execution/placement.py)."""
+    """Runs single kernels of a loop on executors (spark/execution/placement.py)."""
 
     def wants(self, rows: int) -> bool:
-        """Returns True if a kernel over this many changed rows runs there."""
+        """Returns True if a kernel with `rows` changed rows should run on executors."""
 
     def run(
         self, operator: Operator, step: Step, types: Sequence[tuple[str, ...]]
     ) -> Updates | None:
-        """Returns the output of a kernel's step; batches that it emits are dropped.
+        """Runs the step of a kernel; returns its output, and drops the batches that it emits.
 
         Args:
             types: the column types of each input.
@@ -44,24 +44,26 @@ class LoopPlacement(Protocol):
 
 
 class Step:
-    """The input of a kernel for one epoch, and the place for its emitted batches.
+    """The input of a kernel for one epoch, and the batches that the kernel emits.
 
     Attributes:
-        deltas: the change of each input, None if it did not change; arranged by the layout that the
-            operator requires, if any.
-        before: for each input with a layout, its trace without this epoch's change; else None.
-        after: the same with the change.
+        deltas: the change of each input; None if the input did not change. It is arranged by the
+            layout that the operator requires, if any.
+        before: for each input with a layout, its trace without this epoch's change; None for an
+            input without a layout.
+        after: like `before`, but with this epoch's change.
         state: the operator's own traces before this epoch.
-        emitted: the change of each own trace, to be set by the kernel.
+        emitted: the change of each own trace, set by the kernel.
         evaluate: evaluates in Spark the expressions that have no proved local form.
         first: True in the operator's first epoch.
-        touched: rows read or written, counted by kernels.
-        place: where a loop may run its kernels; None: in this process.
-        placement: where they ran, if not in this process.
-        memo: the cached part of `state[0]`, if the operator may have one; see
+        touched: the number of rows read or written, counted by kernels.
+        place: where a loop may run its kernels; `None` means in this process.
+        placement: where the kernels of a loop, or some expressions, ran, as text; empty if all of
+            them ran in this process.
+        memo: the cache beside `state[0]`, for an operator that has one; see
             aggregates/slot_cache.py.
-        held: for an operator that may need its whole output, the current output.
-        cleared: True if its own traces are emptied before the emitted batches are added.
+        held: the current output, for an operator that may need its whole output.
+        cleared: True if the own traces are emptied before the emitted batches are added.
     """
 
     __slots__ = (
@@ -110,40 +112,41 @@ class Step:
         self.placement = ""
 
     def give(self, deltas: Sequence[Updates | Batch | None]) -> None:
-        """Sets the change of each input."""
+        """Replaces the changes of the inputs."""
         self.deltas = deltas
 
     def run_at(self, place: LoopPlacement | None) -> None:
-        """Sets where a loop may run its kernels."""
+        """Sets the executors on which a loop may run its kernels; `None` means this process."""
         self.place = place
 
     def ran_at(self, placement: str) -> None:
-        """Records where a kernel of a loop ran."""
+        """Adds the placement of a loop's kernel, or of expressions, to `placement`."""
         self.placement = joined_placement(self.placement, placement)
 
     def remember(self, memo: Any) -> None:
-        """Sets the cached part of `state[0]`."""
+        """Sets the cache beside `state[0]`."""
         self.memo = memo
 
     def add_touched(self, rows_count: int) -> None:
-        """Counts rows that were read or written."""
+        """Adds to the number of rows that were read or written."""
         self.touched += rows_count
 
     def clear(self) -> None:
-        """Empties the operator's own traces before the emitted batches are added."""
+        """Requests that the own traces are emptied before the emitted batches are added."""
         self.cleared = True
 
     def undo(self, touched: int) -> None:
-        """Discards the batches of an attempt, and its touched rows since a count of `touched`."""
+        """Discards the batches of an attempt, and resets the number of touched rows."""
         self.touched = touched
         self.emitted = [None] * len(self.emitted)
 
 
 class LookupHop(NamedTuple):
-    """A lookup on a stage: an operator over the carried rows and the trace of a port.
+    """One lookup of a lookup stage: pairs the carried rows with the trace of a port.
 
     Attributes:
-        sieve: a filter on its output rows, if any.
+        operator: the join of the carried rows with the trace.
+        sieve: a filter on the output rows, if any.
     """
 
     port: int
@@ -153,11 +156,13 @@ class LookupHop(NamedTuple):
 
 
 class LookupStage(NamedTuple):
-    """A part of an operator's step that other operators execute, one after the other.
+    """A part of an operator's step: a chain of lookups, which executors can run separately.
 
     Attributes:
-        port: the port with whose change it begins, after `start`.
-        outputs: the output's columns among those of the last hop.
+        port: the port whose change is looked up.
+        start: a filter on the rows of that change, if any.
+        hops: the lookups, in order.
+        outputs: the positions of the output's columns in the rows of the last lookup.
     """
 
     port: int
@@ -172,28 +177,28 @@ class Operator:
     Attributes:
         name: the word that `explain()` shows.
         types: column types of the output.
-        layouts: for each input the order that its trace must have, or None if only its change is
-            used.
+        layouts: for each input the layout that its trace must have; None if the operator uses only
+            the change of the input.
         state: layouts of the operator's own traces.
-        global_row: True if there is output before any input (a global aggregate).
-        output_key: for operators that work by key, the positions of the key in the output.
-        spreads: True if executors can run it on slices by key.
-        sorts: True if changes must come in the order of their layout; else they may be batches in
-            no order, with the hashes of their keys.
-        loose: True if changes may come as updates, in whatever order its layouts have.
+        global_row: True if there is output without any input, as for a global aggregate.
+        output_key: the positions of the key in the output, for operators that work by key.
+        spreads: True if executors can run the operator on slices by key.
+        sorts: True if changes must be sorted by their layout. If False, they may be unsorted
+            batches with the hashes of their keys.
+        loose: True if changes may be plain updates, even for inputs with a layout.
         distinct: True if no two rows of an output are equal.
-        memo: builds the cache beside its first own trace, if it has one.
-        whole: True if it may need all rows of its inputs and its output: they are arranged, those
-            without a layout in any order.
-        local: True if it runs without Spark.
-        stable: True if its expressions give the same whenever they are evaluated.
-        asks: True if it calls a function of the user again to retract earlier results.
-        combines: True if equal rows may be consolidated before they reach it.
-        additive: True if a change may come in pieces, each input's for itself: the outputs for them
-            add up.
-        memoises: True if its first own trace has results of functions that may give another result
-            next time, so that it cannot be recomputed.
-        plan: raised when the meaning of its own traces changes; see `form`.
+        memo: builds the cache beside the first own trace, if the operator has such a cache.
+        whole: True if the operator may need all rows of its inputs and of its output. All of them
+            are arranged; an input without a layout may have any order.
+        local: True if the operator runs without Spark.
+        stable: True if its expressions return the same values at each evaluation.
+        asks: True if it calls a user's function again to retract earlier results.
+        combines: True if equal rows may be consolidated before they reach the operator.
+        additive: True if a change may be processed in pieces, and the changes of the inputs
+            separately: the outputs add up.
+        memoises: True if its first own trace stores results of functions that may return another
+            result at the next call. Such a trace cannot be recomputed.
+        plan: a version number, raised when the meaning of the own traces changes; see `form`.
     """
 
     name = "operator"
@@ -217,63 +222,69 @@ class Operator:
     plan = 1
 
     def form(self) -> list[Any]:
-        """Returns the form of its state, as data: state of another form is never reused."""
+        """Returns the form of the operator's state, as data; only state of equal form is reused."""
         return [self.name, self.plan, *self.state]
 
     def step(self, step: Step) -> Updates | None:
-        """Computes the change of the output; None or no rows if it does not change."""
+        """Returns the change of the output; None or no rows if the output does not change."""
         raise AssertionError("an operator implements step")
 
     def lookup_stages(
         self, changed: Sequence[object | None], step: Step
     ) -> Sequence[LookupStage] | None:
-        """Returns the step as lookup stages, which executors run instead of it; None: run `step`.
+        """Returns the step as lookup stages, which executors run in place of `step`.
 
-        The outputs of the stages add up, and so do those for pieces of a stage's change.
+        The outputs of the stages add up, as do the outputs for pieces of the change of a stage.
 
         Args:
-            changed: for each port a value that is not None if its input has changed.
+            changed: for each port a value that is not None if the input of the port has changed.
+
+        Returns:
+            the stages; None if `step` must be run.
         """
         return None
 
     def walk(self, leg: LookupStage, step: Step) -> Updates | None:
-        """Returns the output of a stage for the change at its port, or a piece of it, if any."""
+        """Returns the output of a stage for the change, or a piece of the change, at its port."""
         raise AssertionError("an operator with legs implements walk")
 
     def visited(self, port: int, sizes: Sequence[int]) -> Sequence[int] | None:
-        """Returns the ports whose traces a change at a port is looked up in, in order; None: all.
+        """Returns the ports in whose traces a change at a port is looked up, in order.
 
         Args:
-            sizes: the rows of each port's trace.
+            sizes: the number of rows of each port's trace.
+
+        Returns:
+            the ports; None if all traces may be read.
         """
         return None
 
     def exchange(self) -> Layout | None:
-        """Returns the layout by which changes are cut into independent slices; None: any cut."""
+        """Returns the layout by whose key changes are split; None if any split is correct."""
         return next((layout for layout in self.layouts if layout is not None), None)
 
     def grouping(self, port: int) -> Layout:
-        """Returns the layout by whose key an input is cut, for operators that work by key."""
+        """Returns the layout by whose key an input is grouped, for operators that work by key."""
         layout = self.layouts[port] or self.exchange()
         assert layout is not None, f"{self.name} does not work by key"
         return layout
 
     def used(self, port: int) -> frozenset[int] | None:
-        """Returns the columns of an input that it reads, None: all."""
+        """Returns the columns of an input that the operator reads; None if it reads all."""
         return None
 
     def keeping(self) -> Operator:
-        """Returns the same operator for a nondeterministic stage: it memoises results."""
+        """Returns the variant for nondeterministic stages, which memoises results."""
         return self
 
     @property
     def in_loop(self) -> str | None:
-        """The kind of the operator in a loop, None if a loop cannot contain it."""
+        """The way in which the operator runs in a loop; None if a loop cannot contain it."""
         return None if self.output_key is None else GROUP
 
     @property
     def audited(self) -> str | None:
-        """The input of the function that an audit calls, None if it has no such function."""
+        """The input with which an audit calls the user's function; None without a function."""
         if not self.asks:
             return None
         return ROWS if self.output_key is None else GROUPS
@@ -283,9 +294,10 @@ class RowPiece:
     """One row-wise piece of a fused chain.
 
     Attributes:
-        local, stable, asks: as an operator's.
-        schema: of its input, if it evaluates `expressions`.
-        outputs: its output columns, positions or expressions; None: it only filters rows.
+        local, stable, asks: as for `Operator`.
+        schema: the schema of the input, for a piece that evaluates `expressions`.
+        outputs: the output columns of a select, as input positions or expressions; None for any
+            other piece.
     """
 
     name = "row"
@@ -297,16 +309,16 @@ class RowPiece:
     outputs: Sequence[int | Expression] | None = None
 
     def apply(self, updates: Updates, step: Step) -> Updates:
-        """Returns the updates after this piece."""
+        """Applies this piece to updates, and returns the result."""
         raise AssertionError("a piece implements apply")
 
     def types_after(self, types: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the column types after this piece."""
+        """Returns the column types of the output, given those of the input."""
         return types
 
 
 def joined_placement(old: str, new: str) -> str:
-    """Returns one text for the placements of several operators."""
+    """Returns one text for two placements; equal placements are not repeated."""
     if not old or not new:
         return old or new
     return old if new in old else f"{old}, {new}"

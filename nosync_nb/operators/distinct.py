@@ -1,11 +1,13 @@
 """Operators on the count of each row: distinct, except_all, subtract, multiplicity, threshold.
 
-For each row that changed, the accumulated count of the row in every input before and after the
-epoch gives the count of the row in the output before and after. The change of the output is their
-difference. A row with a negative accumulated count is absent, and never counts as 1.
+The count of a row in the output is a function of its accumulated counts in the inputs. For each row
+that changed, the operator evaluates this function before and after the epoch. The change of the
+output is the difference of the two values. A row with a negative accumulated count is absent, and
+never counts as 1.
 
-`row_counts` gives the counts of rows in a trace, which show if a row appears, disappears or stays.
-Cost: a search for each row in each part, O(log rows), also in a group of a million.
+`row_counts` returns the counts of rows in a trace. They show if a row appears, disappears or stays.
+
+Cost: a search of O(log rows) for each row in each part, even in a group of a million rows.
 """
 
 from __future__ import annotations
@@ -37,17 +39,18 @@ from nosync_nb.trace.batch import (
 )
 
 _FEW = 16
-"""Up to this many rows Python compares values, which saves a numpy search in each layer."""
+"""The maximum number of rows that Python compares; for more rows a numpy search is faster."""
 
 _LIMIT = 1 << 62
 _ndarray = np.ndarray
 
 
 def row_counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> Index:
-    """Returns the count in a trace of each row of a batch with its layout and distinct rows.
+    """Returns the count in a trace of each row of a batch.
 
     Args:
-        step: counts the rows that are read.
+        batch: distinct rows, in the layout of the trace.
+        step: counts the rows that are read as touched.
     """
     count = np.zeros(len(batch), np.int64)
     if trace is None:
@@ -73,9 +76,9 @@ def row_counts(trace: Trace | None, batch: Batch, step: Step | None = None) -> I
 
 
 def _few_counts(trace: Trace, batch: Batch) -> tuple[Index, int] | None:
-    """The counts of few rows, which Python compares; and the number of rows read.
+    """Returns the counts of a few rows, compared in Python, and the number of rows read.
 
-    None if a count is near the limit of 64 bits.
+    Returns None if a count is near the limit of 64 bits.
     """
     hashes, counts = batch.khash.tolist(), [0] * len(batch)
     read = 0
@@ -94,7 +97,7 @@ def _few_counts(trace: Trace, batch: Batch) -> tuple[Index, int] | None:
 
 
 def _is_same(part: Batch, at: int, batch: Batch, row: int) -> bool:
-    """Returns True if a row of a part is a row of a batch."""
+    """Returns True if row `at` of a part equals row `row` of a batch."""
     for held, asked, type_ in zip(part.columns, batch.columns, batch.layout.types, strict=True):
         if type(held) is _ndarray and type(asked) is _ndarray:
             if held.item(at) != asked.item(row):
@@ -109,7 +112,7 @@ def _one(column: Column, at: int) -> Column:
 
 
 def _add_counts(part: Batch, batch: Batch, count: Index) -> int:
-    """Adds the counts of each row in a part, among the rows of its key; returns the rows read."""
+    """Adds the count of each row in a part to `count`; returns the number of rows read."""
     low = part.khash.searchsorted(batch.khash)
     high = part.khash.searchsorted(batch.khash, "right")
     if part.code is not None and batch.code is not None:
@@ -128,7 +131,7 @@ def _add_counts(part: Batch, batch: Batch, count: Index) -> int:
 def _narrow_ranges(
     held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index
 ) -> tuple[Index, Index]:
-    """Cuts ranges of rows, sorted inside each range, to those that equal the requested values."""
+    """Narrows each range of rows, in which the values are sorted, to those of the wanted value."""
     first = _bisect_ranges(held, wanted, low, high, right=False)
     return first, _bisect_ranges(held, wanted, first, high, right=True)
 
@@ -136,7 +139,10 @@ def _narrow_ranges(
 def _bisect_ranges(
     held: npt.NDArray[Any], wanted: npt.NDArray[Any], low: Index, high: Index, *, right: bool
 ) -> Index:
-    """The first row of each range that is not below (`right`: is above) the requested value."""
+    """Returns the first row of each range whose value is not below the wanted one.
+
+    With `right`, returns the first row whose value is above the wanted one.
+    """
     low, high = low.copy(), high.copy()
     while True:
         open_ = (low < high).nonzero()[0]
@@ -169,7 +175,7 @@ def subtract(counts: list[Counts]) -> Counts:
 
 
 class Threshold(Operator):
-    """Maps the counts of a row in the inputs to its count in the output."""
+    """Maps the counts of a row in the inputs to its count in the output, with a fixed function."""
 
     distinct = True
 
@@ -197,13 +203,13 @@ class Threshold(Operator):
 
 
 class ThresholdFunction(Operator):
-    """Maps the count of a row to its count in the output, by a function of the user.
+    """Maps the count of a row to its count in the output, with a user's function.
 
-    The function is called for counts above 0 only, once for each count in an epoch.
+    The function is called only for counts above 0, and once for each count in an epoch.
 
     Args:
-        keeps: retracts memoised results from a trace of its own, and does not call the function
-            again.
+        keeps: True if earlier results are retracted from a trace of memoised results. If False, the
+            function is called again to retract them.
     """
 
     name = "threshold"
@@ -242,17 +248,22 @@ class ThresholdFunction(Operator):
         return ThresholdFunction(self.function, self.schema, keeps=True)
 
     def _copies(self, counts: Counts, changed: Batch, step: Step, known: dict[int, int]) -> Counts:
-        """The function's value for each count; 0 for counts that are not positive."""
+        """Returns the function's value for each count, and 0 for counts that are not positive.
+
+        Args:
+            known: the values that this epoch has computed; extended.
+        """
         for place, count in enumerate(counts.tolist()):
             if count > 0 and count not in known:
                 known[count] = self._call(count, place, changed, step)
         return np.array([known.get(n, 0) for n in counts.tolist()], np.int64)
 
     def _call(self, count: int, place: int, changed: Batch, step: Step) -> int:
-        """Calls the function.
+        """Calls the function for a count.
 
         Raises:
-            StageError: if it raises, or returns no integer or a negative one; names a row.
+            StageError: if the function raises, or if it does not return an integer of 0 or more;
+                the message names a row with that count.
         """
         one = [rows.take(c, np.array([place])) for c in changed.columns]
         (row,) = user_functions.named_tuples(one, self.schema, 1)
@@ -270,7 +281,7 @@ class ThresholdFunction(Operator):
 
 
 class Multiplicity(Operator):
-    """Each row with its count as a last column."""
+    """Appends the count of each row as the last column."""
 
     name = "multiplicity"
 
@@ -293,7 +304,7 @@ class Multiplicity(Operator):
 
 
 def _changed(step: Step) -> Batch | None:
-    """The rows that changed in any input, each once (their diffs are of no use)."""
+    """Returns each row that changed in any input once; with several inputs, diffs are useless."""
     batches = [d for d in step.deltas if isinstance(d, Batch)]
     if len(batches) < 2:
         return batches[0] if batches else None
@@ -304,7 +315,7 @@ def _changed(step: Step) -> Batch | None:
 
 
 def _both(changed: Batch, step: Step) -> tuple[list[Counts], list[Counts]]:
-    """The counts of each changed row in each input, before and after the epoch."""
+    """Returns the counts of the changed rows in each input, before and after the epoch."""
     before = _counts(changed, step.before, step)
     if len(before) > 1:
         return before, _counts(changed, step.after, step)
@@ -312,7 +323,7 @@ def _both(changed: Batch, step: Step) -> tuple[list[Counts], list[Counts]]:
 
 
 def _counts(changed: Batch, traces: Sequence[Trace | None], step: Step) -> list[Counts]:
-    """The accumulated count of each changed row in each trace."""
+    """Returns the accumulated counts of the changed rows in each trace."""
     step.add_touched(len(changed))
     return [row_counts(trace, changed, step) for trace in traces]
 

@@ -1,8 +1,8 @@
-"""Explode: a row for each element of an array or a map, in place of the column that contains it.
+"""Explode: a row for each element of an array or map column, which replaces this column.
 
-It works row by row, as `flat_map`, but without a Python step for each row: the offsets of Arrow's
-lists decide which rows are repeated and which elements are taken. Diffs are carried over, so the
-retraction of a row retracts each row that was made of it.
+The operator is row-wise like `flat_map`, but without a Python call for each row: it repeats rows
+and takes elements by the offsets of Arrow's lists. It passes diffs on, so the retraction of a row
+retracts all rows that came from it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ Index = npt.NDArray[np.int64]
 
 
 class Explode(RowPiece):
-    """Replaces a column of arrays or maps by columns of their elements.
+    """Replaces a column of arrays or maps with columns of their elements.
 
     Args:
-        place: position of the column; `type_`: its type.
-        positions: True if the position of an element, from 0, comes first.
-        outer: True if a row without elements gives one of nulls.
-        apart: True if elements are structs, and each field becomes a column.
+        place: the position of the column.
+        type_: the type of the column.
+        positions: True to output the position of each element, from 0, as the first new column.
+        outer: True to output a row with nulls for a row without elements.
+        apart: True if the elements are structs whose fields become separate columns.
     """
 
     name = "explode"
@@ -67,7 +68,13 @@ class Explode(RowPiece):
     def _element_columns(
         self, array: pa.Array, at: Index, within: Index, none: npt.NDArray[np.bool_] | None
     ) -> list[Column]:
-        """The columns of elements at some positions of an array's values; null for missing ones."""
+        """Returns the new columns.
+
+        Args:
+            at: for each output row the position of its element in the values of the array.
+            within: the position of the element in its own list.
+            none: a mask of the output rows without an element, which are null; None without any.
+        """
         index = buffers.arrow_from_numpy(at, nulls=none)
         types = [inner for _, inner in nested_parts(self.type)]
         if self.type.startswith("array<"):
@@ -92,7 +99,7 @@ class Explode(RowPiece):
 
 
 def _extents(array: pa.Array) -> tuple[Index, Index]:
-    """The position of each row's first element in the array's values, and its element count."""
+    """Returns the position of each row's first element in the values, and its element count."""
     offsets = buffers.bounds(array).astype(np.int64)
     sizes = np.diff(offsets)
     if array.null_count:
@@ -114,7 +121,7 @@ def _made_count(part: DefinitionPart) -> int:
 def _adapt_explode(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Passes on the columns that it does not explode."""
+    """Requires the exploded column, and passes the others on."""
     source, place, more = inputs[0], part.params["place"], _made_count(part) - 1
     (now,) = source.moved([place])
     lost = {i if i < place else i + more: why for i, why in source.lost.items()}
@@ -123,7 +130,7 @@ def _adapt_explode(
 
 
 def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """The exploded column, requested or not, because it determines the count of a row."""
+    """Returns the requested columns and the exploded one, which determines the number of rows."""
     place, count = part.params["place"], _made_count(part)
     before = {i for i in wanted if i < place}
     behind = {i - count + 1 for i in wanted if i >= place + count}

@@ -24,13 +24,13 @@ from nosync_nb.trace.batch import (
 )
 
 FEW = 64
-"""Up to this many rows are grouped faster by Python than by numpy."""
+"""The maximum number of rows that Python groups faster than numpy."""
 
 MANY = 4096
-"""More rows than these are grouped by the codes of their keys, if the keys have codes."""
+"""More rows than this are grouped by the dictionary codes of their keys, if all keys have codes."""
 
 _REPEATED = 8
-"""More than `FEW` rows are grouped by Python if each key has so many of the first rows."""
+"""Python groups more than `FEW` rows if the first rows have at least this number per key."""
 
 _ndarray = np.ndarray
 
@@ -39,9 +39,10 @@ class Groups:
     """Rows sorted into groups of equal keys: group g is `order[starts[g]:starts[g + 1]]`.
 
     Attributes:
-        keys: the key columns, a row for each group.
-        values: the keys as Python values, if there are few groups and equal values are equal keys.
-        khash: the hashes of the keys; ascending, unless there are `values`.
+        keys: the key columns, with one row for each group.
+        values: the keys as Python values, if the groups are few and their keys can be compared in
+            Python; else None.
+        khash: the hashes of the keys; always ascending if `values` is None.
     """
 
     __slots__ = ("_khash", "_types", "keys", "order", "starts", "values")
@@ -68,16 +69,17 @@ class Groups:
 
     @property
     def khash(self) -> Hashes:
-        """The hash of each group's key."""
+        """The hashes of the groups' keys, computed at the first use."""
         if self._khash is None:
             self._khash = rows.hash_columns(self.keys, self._types, len(self.starts))
         return self._khash
 
 
 def key_values(keys: list[Column], types: Sequence[str], n: int) -> Sequence[object] | None:
-    """Returns the key of each of few rows as a Python value; equal values are equal keys.
+    """Returns the keys of a few rows as Python values, which are equal if the keys are equal.
 
-    None if the rows are many, or of a type whose values Python does not compare as Spark does.
+    Returns None if there are more than `FEW` rows, or if Python does not compare values of a key's
+    type as Spark does.
     """
     if n > FEW or not keys:
         return None
@@ -88,18 +90,21 @@ def key_values(keys: list[Column], types: Sequence[str], n: int) -> Sequence[obj
 
 
 def _values(keys: list[Column]) -> Sequence[object]:
-    """The keys of rows in numpy columns as Python values."""
+    """Converts keys in numpy columns to Python values."""
     columns: list[list[object]] = [column.tolist() for column in keys]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
 def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None:
-    """Sorts rows into few groups, in the order in which their keys occur first.
+    """Sorts rows into a few groups, in the order in which the keys first occur.
 
-    None as for `key_values`. More rows than that are accepted if most share the key of another row;
-    their groups ascend in key hash, because the rows of large changes come in any order.
+    More than `FEW` rows are accepted if most of them share the key of another row. Their groups are
+    sorted by key hash, because the rows of large changes come in any order.
 
-    Cost: below 10 us for few rows, 0.2 us a row of more; no row is hashed.
+    Returns:
+        the groups; None if there are too many, or if `key_values` does not support the key types.
+
+    Cost: below 10 us for up to `FEW` rows, 0.2 us per row for more; no row is hashed.
     """
     if not keys:
         return Groups(np.arange(n), np.zeros(1, np.int64), [], values=[()]) if n else None
@@ -130,7 +135,7 @@ def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None
 def _repeated_key_values(
     keys: list[Column], types: Sequence[str], n: int
 ) -> Sequence[object] | None:
-    """The result of `key_values` for more rows, if the first of them have few keys; else None."""
+    """Returns the same as `key_values` for more rows; None if the first rows have many keys."""
     if n > MANY:
         return None
     first = key_values([rows.slice_(column, 0, FEW) for column in keys], types, FEW)
@@ -142,7 +147,7 @@ def _repeated_key_values(
 def group_rows(keys: list[Column], types: Sequence[str], n: int) -> Groups:
     """Sorts rows into groups by key, ascending in key hash.
 
-    Cost: O(n log n); O(n), and no hash of a row, if the keys are one or two columns of coded texts.
+    Cost: O(n log n). For keys of one or two dictionary-encoded columns O(n), without row hashes.
     """
     groups = _group_coded(keys, types) if n > MANY else None
     if groups is not None:
@@ -161,7 +166,10 @@ def group_rows(keys: list[Column], types: Sequence[str], n: int) -> Groups:
 
 
 def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
-    """Groups by dictionary codes; None if there are other columns, or codes are ambiguous."""
+    """Groups rows by dictionary codes.
+
+    Returns None if a column has no codes, or if codes or hashes do not identify keys.
+    """
     if not 1 <= len(keys) <= 2 or not all(_codes_identify(column) for column in keys):
         return None
     every = [dictionary.codes_of(column) for column in keys]
@@ -187,7 +195,7 @@ def _group_coded(keys: list[Column], types: Sequence[str]) -> Groups | None:
 
 
 def _codes_identify(column: Column) -> bool:
-    """Returns True if equal values of a column have equal codes, and others do not."""
+    """Returns True if a column is dictionary-encoded and has no nulls."""
     return (
         type(column) is not _ndarray and dictionary.is_dictionary(column) and not column.null_count
     )
@@ -200,7 +208,7 @@ def _separate_collisions(
     types: Sequence[str],
     same: npt.NDArray[np.bool_],
 ) -> tuple[Index, Hashes, list[Column], npt.NDArray[np.bool_]]:
-    """Separates keys of equal hash and different value: the slow path of `group_rows`."""
+    """Separates different keys with equal hashes: the slow path of `group_rows`."""
     n = len(order)
     layout = Layout((*types, "bigint"), all_rows(len(types)))
     ones = np.ones(n, np.int64)
@@ -214,16 +222,16 @@ def _separate_collisions(
 
 
 def with_key_numbers(updates: Updates, probe: Index, types: Sequence[str]) -> Batch:
-    """Returns the looked up rows, consolidated, with the number of their key as a last column."""
+    """Returns the rows of a lookup, consolidated, with the number of their key as last column."""
     layout = Layout((*types, "bigint"), (len(types),))
     return arrange(layout, Updates([*updates.columns, probe.astype(np.int64)], updates.diff))
 
 
 def first_of_keys(batch: Batch) -> Index:
-    """Returns the first row of each distinct key of a batch that is arranged by its layout's key.
+    """Returns the first row of each distinct key of an arranged batch.
 
-    Keys of equal hash may alternate inside a run of that hash, so runs are separated by value and
-    repetitions dropped.
+    Different keys with equal hashes may alternate in the batch. So rows are also compared by value,
+    and repetitions of a key are dropped.
     """
     new = np.ones(len(batch), bool)
     new[1:] = batch.khash[1:] != batch.khash[:-1]
@@ -243,7 +251,7 @@ def first_of_keys(batch: Batch) -> Index:
 
 
 def _without_repeats(batch: Batch, places: Sequence[int], index: Index) -> Index:
-    """The slow path of true collisions: each key once, by its canonical encoding."""
+    """Drops repetitions of a key by canonical encoding: the slow path for equal hashes."""
     seen: dict[tuple[bytes, ...], int] = {}
     types = batch.layout.types
     parts = [

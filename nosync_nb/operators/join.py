@@ -1,11 +1,11 @@
-"""The equi-join of two collections: every pair of updates with equal keys exactly once.
+"""The equi-join of two collections: pairs all updates with equal keys, each pair exactly once.
 
 With A, B the inputs before the epoch and dA, dB their changes, the change of the join is `dA x B +
-(A + dA) x dB`, diffs multiplied. Null keys match nothing. Semi, anti and outer joins are
-compositions of this one with `distinct` (see `nosync_nb.collections.joins`).
+(A + dA) x dB`. The diff of a pair is the product of both diffs. Null keys match nothing. Semi, anti
+and outer joins are compositions of this join with `distinct` (see `nosync_nb.collections.joins`).
 
-A cross join has no key columns: all rows have the same key. Its output grows with the product of
-its sides. Therefore an epoch of it is limited, and refused before it allocates the memory.
+A cross join has no key columns: all rows have the same key. Its output is the product of its
+inputs. Therefore its output in an epoch is limited, and the limit is checked before any allocation.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates, row_of
 
 CROSS_ROWS_MAX = 5_000_000
-"""The number of rows that a cross join may emit at once, for the changes of one side in an epoch:
-some hundred megabytes of pairs."""
+"""The maximum number of rows that a cross join emits for the change of one side in an epoch. These
+are a few hundred megabytes of pairs."""
 
 
 class Join(Operator):
-    """Joins on key columns of one type.
+    """Joins two inputs on key columns that have the same types.
 
     Args:
-        left, right: column types of the inputs.
-        left_key, right_key: positions of the key columns, pairwise; none: a cross join.
-        outputs: the output columns as (side, position), side 0 the left input.
+        left, right: the column types of the inputs.
+        left_key, right_key: the positions of the key columns, in pairs; empty for a cross join.
+        outputs: the output columns as (side, position); side 0 is the left input.
     """
 
     name = "join"
@@ -83,7 +83,7 @@ class Join(Operator):
         return frozenset({*self.keys[port], *self.needs[port]})
 
     def with_columns(self, side: int, types: Sequence[str]) -> Join:
-        """Returns the same join with more columns on side `side`, which follow the output."""
+        """Returns the join with additional columns of side `side`, appended to the output."""
         left, right = (list(layout.types) for layout in self.layouts)
         wider = (left, right)[side]
         more = [(side, len(wider) + i) for i in range(len(types))]
@@ -101,7 +101,12 @@ class Join(Operator):
         """Pairs the change of one side with the trace of the other.
 
         Args:
+            side: the side of the change: 0 left, 1 right.
+            other: the trace of the other side.
             beside: positions of columns of the trace that are returned beside the output.
+
+        Returns:
+            the output and the columns `beside`; None without pairs.
         """
         if delta is None or other is None or not other.layers:
             return None
@@ -133,10 +138,11 @@ class Join(Operator):
 
 
 def _check_cross(changed: int, held: int, step: Step) -> None:
-    """Refuses a cross join of changed rows that would emit too many rows.
+    """Checks the output size of a cross join.
 
     Raises:
-        StageError: if it would emit more than `CROSS_ROWS_MAX`; names the sizes.
+        StageError: if the join would emit more than `CROSS_ROWS_MAX` rows; the message names the
+            sizes.
     """
     if changed * held > CROSS_ROWS_MAX:
         raise StageError(
@@ -150,7 +156,7 @@ def _check_cross(changed: int, held: int, step: Step) -> None:
 
 
 def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
-    """Rows whose keys are all non-null, or None if no key is null."""
+    """Returns the positions of the rows without a null key; None if no key is null."""
     mask = None
     for column in keys:
         null = rows.null_mask(column)
@@ -170,7 +176,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
 def _adapt_join(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Requires its keys; passes on the rest."""
+    """Requires the key columns, and passes the others on."""
     left, right = inputs[0].moved(part.params["left"]), inputs[1].moved(part.params["right"])
     outputs, lost = [], {}
     for i, (side, place) in enumerate(part.params["outputs"]):
@@ -183,7 +189,10 @@ def _adapt_join(
 
 
 def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """The key of the side that has at most one partner for each row; else the join key."""
+    """Returns the key of a side whose rows have at most one partner; else the join key.
+
+    Returns None if a column of this key is not in the output.
+    """
     outputs = [tuple(each) for each in part.params["outputs"]]
     sides = part.params["left"], part.params["right"]
     wanted = [(0, place) for place in sides[0]]
@@ -199,7 +208,7 @@ def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
 
 
 def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """Its keys, and the requested columns of each side."""
+    """Returns the key columns and the requested columns of each side."""
     outputs = [part.params["outputs"][i] for i in wanted]
     keys = part.params["left"], part.params["right"]
     return [

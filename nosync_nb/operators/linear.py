@@ -1,15 +1,15 @@
-"""Linear operators: row by row, diffs carried over. Chains of them are fused into one.
+"""Linear operators: each row is processed separately, and keeps its diff. Chains are fused.
 
-A function must be deterministic: the retraction of a row must yield exactly what its insertion
-yielded. Equal rows that `map` produces are consolidated where the collection is arranged.
+A function must be deterministic: the retraction of a row must yield exactly the same rows as its
+insertion. Equal rows that `map` produces are consolidated where the collection is arranged.
 
-`MemoizedMap` is a row-wise chain with memoised results, for functions that may give another result
-next time. The function is called once for each row that appears, whatever its count. A trace stores
-the results by row, so that a retraction removes exactly these. When the last copy of a row is
-removed, so are its results; if the row returns, the function is called again.
+`MemoizedMap` is a row-wise chain with memoised results, for nondeterministic functions. The
+function is called once for each row that appears, whatever its count. A trace stores the results by
+row, so that a retraction removes exactly these. When the count of a row returns to 0, its results
+are removed as well; if the row reappears, the function is called again.
 
-The specs tell how each row-wise operator is built, the columns it needs and those it passes on. The
-kernels run the pieces that are built here, and compile nothing.
+The specs build the row-wise pieces, and name the columns that a piece needs and those that it
+passes on. The kernels run these pieces, and compile nothing.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from nosync_nb.rows.count_arithmetic import products
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates
 
 SHOWN_MAX = 40
-"""The maximum length of an expression in a line about its placement."""
+"""The maximum length of an expression in a text about its placement."""
 
 
 def _spark_parts(expressions: Sequence[Expression]) -> str:
-    """The parts of some expressions that need Spark, as text."""
+    """Returns a text that names the first expression without a local form, and counts the rest."""
     first, *more = (e.sql for e in expressions if not e.local)
     text = one_line(first)
     text = text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 3]}..."
@@ -65,7 +65,8 @@ def evaluate(
     """Returns the values of expressions over updates; Spark evaluates those without a local form.
 
     Raises:
-        ExpressionError: if an expression fails on a value; names the stage.
+        ExpressionError: if an expression fails on a value, or needs Spark and there is no Spark
+            session; the message names the stage.
     """
     n = len(updates.diff)
     try:
@@ -87,7 +88,7 @@ def evaluate(
 
 
 class Filter(RowPiece):
-    """Keeps the rows for which a predicate is true (not null, not false)."""
+    """Keeps the rows for which a predicate is true; drops those for which it is false or null."""
 
     name = "filter"
 
@@ -104,7 +105,7 @@ class Filter(RowPiece):
 
 
 class Select(RowPiece):
-    """Computes the output columns; an integer stands for an unchanged input column."""
+    """Computes the output columns; an integer is the position of an unchanged input column."""
 
     name = "select"
 
@@ -128,7 +129,7 @@ class Select(RowPiece):
 
 
 class Widen(RowPiece):
-    """Converts columns to wider types, so that keys of two inputs have one type."""
+    """Converts columns to wider types, so that the keys of two inputs have the same types."""
 
     name = "widen"
 
@@ -148,7 +149,7 @@ class Widen(RowPiece):
 
 
 class Pad(RowPiece):
-    """Appends columns of nulls, as outer joins do."""
+    """Appends columns of nulls, for the unmatched rows of outer joins."""
 
     name = "pad"
 
@@ -175,7 +176,7 @@ class Negate(RowPiece):
 
 
 class Map(RowPiece):
-    """Calls a Python function on each row; it returns one tuple."""
+    """Calls a Python function on each row, which returns one tuple."""
 
     name = "map"
     asks = True
@@ -198,7 +199,7 @@ class Map(RowPiece):
 
 
 class FlatMap(RowPiece):
-    """Calls a Python function on each row; it yields any number of tuples."""
+    """Calls a Python function on each row, which yields any number of tuples."""
 
     name = "flat_map"
     asks = True
@@ -268,7 +269,7 @@ class Linear(Operator):
 
 
 class Concat(Operator):
-    """The sum of any number of inputs with one schema."""
+    """Adds up any number of inputs with the same schema."""
 
     name = "concat"
     in_loop = PLAIN
@@ -284,7 +285,7 @@ class Concat(Operator):
 
 
 class Consolidate(Operator):
-    """The same collection, arranged, so that rows that cancel are dropped."""
+    """Consolidates a collection: its layout makes the caller arrange the change."""
 
     name = "consolidate"
     in_loop = PLAIN
@@ -299,7 +300,7 @@ class Consolidate(Operator):
 
 
 def predicate_mask(value: Column) -> npt.NDArray[np.bool_]:
-    """Returns a predicate's column as a mask: null counts as false."""
+    """Converts the column of a predicate to a mask, in which null is false."""
     if isinstance(value, pa.Array):
         return buffers.bools(value)
     if value.dtype == object:
@@ -309,7 +310,7 @@ def predicate_mask(value: Column) -> npt.NDArray[np.bool_]:
 
 
 def rows_where(updates: Updates, mask: npt.NDArray[np.bool_]) -> Updates:
-    """Returns the updates where `mask` is true."""
+    """Returns the updates for which `mask` is true."""
     if mask.all():
         return updates
     index = mask.nonzero()[0]
@@ -320,7 +321,7 @@ class MemoizedMap(Operator):
     """A row-wise chain whose results are memoised by input row.
 
     Args:
-        types: of the input.
+        types: the column types of the input.
         linear: the chain.
     """
 
@@ -367,7 +368,12 @@ class MemoizedMap(Operator):
         made: list[Updates],
         kept: list[Updates],
     ) -> None:
-        """Rows that exist: more or fewer copies of the memoised results."""
+        """Adds the changes for rows with memoised results; drops the results of removed rows.
+
+        Args:
+            made: receives the change of the output.
+            kept: receives the change of the memoised results.
+        """
         made.append(Updates(old.columns[len(self.given) :], products(old.diff, delta.diff[probe])))
         gone = (after[probe] == 0).nonzero()[0]
         if len(gone):
@@ -382,7 +388,14 @@ class MemoizedMap(Operator):
         made: list[Updates],
         kept: list[Updates],
     ) -> None:
-        """Rows that appear: the chain runs on one copy; diffs identify the row of each result."""
+        """Runs the chain once for each row that appears, and memoises the results.
+
+        The diffs are row numbers, which identify the input row of each result.
+
+        Args:
+            made: receives the change of the output.
+            kept: receives the change of the memoised results.
+        """
         columns = [rows.take(c, fresh) for c in delta.columns]
         numbered = Updates(columns, np.arange(1, len(fresh) + 1))
         inner = Step(
@@ -409,7 +422,7 @@ def _filter(part: DefinitionPart, types: Types | None) -> RowPiece:
 def _filter_fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Passes on the columns that its predicate does not use."""
+    """Requires the columns of the predicate, and passes all columns on."""
     if part.functions:
         return every_column(part, inputs, types)
     inputs[0].moved(used_columns(part, part.params["predicate"], types))
@@ -417,7 +430,7 @@ def _filter_fit(
 
 
 def _filter_reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """The columns of its predicate, and those that it passes on; a function may read all."""
+    """Returns the requested columns and those of the predicate; a function reads all columns."""
     if part.functions:
         return all_columns(part, wanted, types)
     return [
@@ -440,9 +453,10 @@ def _select(part: DefinitionPart, types: Types | None) -> RowPiece:
 def _select_fit(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Requires the columns that it names; if it *passes* its first columns, these are optional.
+    """Requires all columns that the outputs use, except for the first `passes` outputs.
 
-    It passes them if the engine added the piece, to compute a column beside the existing ones.
+    The engine sets `passes` for a select that it adds to compute a column beside the existing ones.
+    Lost columns among these are lost outputs, and no error.
     """
     source, passes = inputs[0], part.params.get("passes", 0)
     outputs: list[Any] = []
@@ -462,7 +476,7 @@ def _select_fit(
 
 
 def _select_reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """The columns that it names, by position or in expressions, for the requested columns."""
+    """Returns the columns that the requested outputs use, by position or in expressions."""
     reads: set[int] = set()
     for place in wanted:
         each = part.params["outputs"][place]
@@ -474,7 +488,7 @@ def _select_reads(part: DefinitionPart, wanted: Places, types: Types | None) -> 
 
 
 def _select_firm(part: DefinitionPart) -> Places:
-    """The expressions that may raise."""
+    """Returns the positions of the outputs whose expressions may raise an error."""
     typed = enumerate(zip(part.params["outputs"], part.schema.types, strict=True))
     return frozenset(
         place
@@ -494,7 +508,7 @@ def _selected(part: DefinitionPart) -> Iterable[str]:
 
 
 def _select_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """The key columns at their new positions, if all of them remain."""
+    """Returns the key columns at their new positions; None if not all of them are selected."""
     outputs = part.params["outputs"]
     if below[0] is None or not all(place in outputs for place in below[0]):
         return None
@@ -502,7 +516,7 @@ def _select_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
 
 
 def _function(kind: type[Map | FlatMap]) -> Callable[[DefinitionPart, Types | None], RowPiece]:
-    """Returns the builder of a piece that calls a function of rows."""
+    """Returns a function that builds the piece for `map` or `flat_map`."""
     return lambda part, _: kind(part.functions[0], part.inputs[0].schema, part.schema)
 
 

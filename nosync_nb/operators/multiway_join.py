@@ -1,12 +1,13 @@
-"""The equi-join of many collections: a lookup in each of the others, without intermediate state.
+"""The equi-join of many collections by lookups, without intermediate state.
 
-With A, B, C the inputs before the epoch, A', B', C' after it and dA, dB, dC their changes, the
-change of the join is `dA x B x C + A' x dB x C + A' x B' x dC`: every combination once. In each of
-the three terms a change is looked up in one other input after another, always in the smallest input
-for which it has a key. An input has a port for each key by which it is looked up.
+Let A, B, C be the inputs before the epoch, A', B', C' those after it, and dA, dB, dC their changes.
+The change of the join is `dA x B x C + A' x dB x C + A' x B' x dC`, which has every combination
+once. In each term, a change is looked up in one other input after the other: always in the smallest
+input for which the carried rows have a key. An input has a port for each key by which it is looked
+up.
 
-Joined columns are equal in the output, so any of them may replace the others; null equals nothing.
-A predicate is evaluated as soon as its columns are available: none of them can raise.
+Joined columns are equal in the output, so any of them may replace the others. Null equals nothing.
+A predicate is evaluated as soon as its columns are available, because no predicate can raise.
 
 Source: McSherry, "Delta queries"; Materialize's delta joins.
 """
@@ -37,7 +38,7 @@ from nosync_nb.trace.batch import (
 )
 
 _ORDERS_MAX = 1 << 10
-"""The number of cached lookup orders: the order depends on the sizes, which change slowly."""
+"""The maximum number of cached lookup orders. An order depends on the sizes of the inputs."""
 
 Spot = tuple[int, int]
 """A column of an input: the number of the input, and the position of the column in it."""
@@ -51,17 +52,17 @@ class JoinPredicate(NamedTuple):
 
 
 class LookupKey(NamedTuple):
-    """A key by which an input is looked up."""
+    """An input, and the positions of a key by which it is looked up."""
 
     input: int
     key: tuple[int, ...]
 
 
 class ResidualFilter(RowPiece):
-    """Keeps the rows whose columns are equal, and whose predicates are true.
+    """Keeps the rows that satisfy some equalities and predicates.
 
     Args:
-        same: pairs of positions that must be equal, and not null, each with their type.
+        same: pairs of positions with their type; the columns must be equal and not null.
         tests: predicates, each with the positions of the columns of its schema.
     """
 
@@ -80,7 +81,7 @@ class ResidualFilter(RowPiece):
         return updates if index is None else updates.take(index)
 
     def of_batch(self, batch: Batch) -> Batch:
-        """Filters a batch, and keeps the hashes of its keys."""
+        """Filters a batch without hashing the keys again."""
         index = self.index(batch.columns, len(batch.diff))
         if index is None:
             return batch
@@ -88,7 +89,7 @@ class ResidualFilter(RowPiece):
         return Batch(UNORDERED, columns, batch.khash[index], NO_HASHES, batch.diff[index])
 
     def index(self, columns: Sequence[Column], n: int) -> Index | None:
-        """Returns the rows that it keeps; None: all."""
+        """Returns the positions of the remaining rows; None if all rows remain."""
         mask = np.ones(n, bool)
         for one, other, type_ in self.same:
             null = rows.null_mask(columns[one])
@@ -101,7 +102,7 @@ class ResidualFilter(RowPiece):
 
 
 class JoinLookup(NamedTuple):
-    """One lookup on a route: in the trace of a port, by a join of the columns carried so far."""
+    """One lookup of a route: joins the carried rows with the trace of a port, then filters."""
 
     port: int
     join: Join
@@ -109,10 +110,11 @@ class JoinLookup(NamedTuple):
 
 
 class LookupRoute(NamedTuple):
-    """The way of one input's change through the others.
+    """The lookups of one input's change in the other inputs.
 
     Attributes:
-        start: the filter on the input's own rows.
+        start: a filter on the rows of the change, if any.
+        hops: the lookups, in order.
         outputs: the positions of the output's columns in the rows of the last lookup.
     """
 
@@ -122,11 +124,11 @@ class LookupRoute(NamedTuple):
 
 
 class MultiwayJoin(Operator):
-    """Joins any number of inputs on columns of one type.
+    """Joins any number of inputs on columns that have the same types.
 
     Args:
-        inputs: the column types of each.
-        ports: the arrangements that it looks up, at least one for each input.
+        inputs: the column types of each input.
+        ports: the arrangements for lookups, at least one for each input.
         same: columns that are equal in every row of the output, as disjoint sets.
         tests: predicates that hold for every row of the output.
         outputs: the columns of the output.
@@ -162,7 +164,7 @@ class MultiwayJoin(Operator):
         return concat_updates(parts, self.types) if parts else None
 
     def lookup_stages(self, changed: Sequence[object | None], step: Step) -> Sequence[LookupStage]:
-        """Returns the route of each changed input's change through the other inputs."""
+        """Returns for each changed input the stage that looks its change up in the others."""
         legs = []
         for source in range(len(self.inputs)):
             own = [at for at, port in enumerate(self.ports) if port.input == source]
@@ -184,7 +186,7 @@ class MultiwayJoin(Operator):
         return legs
 
     def walk(self, leg: LookupStage, step: Step) -> Updates | None:
-        """Returns the combinations with the change of one input; None without any."""
+        """Returns the joined rows for the change of one input; None if there are none."""
         delta = step.deltas[leg.port]
         assert isinstance(delta, Batch)
         carried = delta
@@ -208,9 +210,9 @@ class MultiwayJoin(Operator):
         return Updates([carried.columns[i] for i in leg.outputs], carried.diff)
 
     def _traces_for(self, source: int, step: Step) -> list[Trace | None]:
-        """For each port the trace with which an input's change is joined.
+        """Returns for each port the trace in which the change of input `source` is looked up.
 
-        Earlier inputs are read after their change, later ones before it.
+        Inputs before `source` are read after their change, later inputs before it.
         """
         both = zip(self.ports, step.before, step.after, strict=True)
         return [after if port.input < source else before for port, before, after in both]
@@ -219,7 +221,13 @@ class MultiwayJoin(Operator):
         return self.order(self.ports[port].input, sizes)
 
     def order(self, source: int, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Returns the ports at which an input's change is looked up; none if one has no rows."""
+        """Returns the ports in which an input's change is looked up, in order.
+
+        Empty if one of the other inputs has no rows, because then there is no joined row.
+
+        Args:
+            sizes: the number of rows of each port's trace.
+        """
         ports = self.ports
         if 0 in sizes and any(
             not n for n, port in zip(sizes, ports, strict=True) if port.input != source
@@ -235,7 +243,7 @@ class MultiwayJoin(Operator):
         return order
 
     def _ordered_ports(self, source: int, first: Sequence[int]) -> tuple[int, ...]:
-        """The same, for ports sorted by their preference."""
+        """Chooses the lookup order: always the first port of `first` whose key is available."""
         bound, available, order = {source}, self._equal_sets_of(source), list[int]()
         while len(bound) < len(self.inputs):
             at = next(
@@ -252,11 +260,11 @@ class MultiwayJoin(Operator):
         return tuple(order)
 
     def _equal_sets_of(self, number: int) -> set[int]:
-        """The sets of equal columns that include a column of an input."""
+        """Returns the numbers of the sets of equal columns that include a column of an input."""
         return {each for (i, _), each in self.same.items() if i == number}
 
     def route(self, source: int, order: tuple[int, ...]) -> LookupRoute:
-        """Returns the route of an input's change through the ports of an order."""
+        """Returns the route for a lookup order; routes are cached."""
         route = self._routes.get((source, *order))
         if route is None:
             route = self._routes[(source, *order)] = self._build_route(source, order)
@@ -284,13 +292,19 @@ class MultiwayJoin(Operator):
         return LookupRoute(start, tuple(hops), tuple([have.index(place) for place in self.outputs]))
 
     def _stand_in(self, have: Sequence[Spot], number: int) -> int:
-        """The position of the first column of a set of equal ones among the carried columns."""
+        """Returns the position of the first carried column of a set of equal columns."""
         return next(i for i, place in enumerate(have) if self.same.get(place) == number)
 
     def _equalities(
         self, number: int, key: Sequence[int], have: Sequence[Spot]
     ) -> list[tuple[Spot, Spot]]:
-        """The pairs of columns that must be equal once an input is joined, besides its key."""
+        """Returns the pairs of columns that must still be compared after the lookup of an input.
+
+        Args:
+            number: the input that is looked up.
+            key: the key of the lookup, whose columns are equal already.
+            have: the carried columns.
+        """
         first = {self.same[place]: place for place in reversed(have) if place in self.same}
         checks = []
         for place in range(len(self.inputs[number])):
@@ -305,7 +319,13 @@ class MultiwayJoin(Operator):
     def _needed_columns(
         self, there: Sequence[Spot], ahead: set[int], waiting: Sequence[JoinPredicate]
     ) -> set[Spot]:
-        """The columns of the joined inputs that a later step reads."""
+        """Returns the columns that the output, a later lookup or a later predicate needs.
+
+        Args:
+            there: the columns after the current lookup.
+            ahead: the inputs of later lookups.
+            waiting: the predicates that are not evaluated yet.
+        """
         wanted = {*self.outputs, *(place for test in waiting for place in test.places)}
         for number in {each for (i, _), each in self.same.items() if i in ahead}:
             wanted.update([p for p in there if self.same.get(p) == number][:1])
@@ -317,7 +337,10 @@ class MultiwayJoin(Operator):
         checks: Sequence[tuple[Spot, Spot]],
         waiting: list[JoinPredicate],
     ) -> ResidualFilter | None:
-        """The filter on rows of some columns; predicates that it evaluates leave `waiting`."""
+        """Builds the filter for rows with the columns `have`; None if it would test nothing.
+
+        Predicates of the filter are removed from `waiting`.
+        """
         ready = [test for test in waiting if {*test.places} <= {*have}]
         waiting[:] = [test for test in waiting if test not in ready]
         if not checks and not ready:
@@ -329,7 +352,7 @@ class MultiwayJoin(Operator):
 
 
 def _with_key_hashes(batch: Batch, layout: Layout) -> Batch:
-    """Rows in any order with the hashes of a key."""
+    """Returns unordered rows with the hashes of the key of a layout."""
     keys = [batch.columns[i] for i in layout.places]
     types = [layout.types[i] for i in layout.places]
     khash = rows.hash_columns(keys, types, len(batch.diff))

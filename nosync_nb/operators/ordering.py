@@ -1,13 +1,16 @@
 """Orders by several columns: a code that sorts a trace, and exact ranks for a few rows.
 
-A trace sorts the rows of a key by one number of 64 bits. `OrderCodes` computes it as a further
-column: the bits of the columns to order by, and then of all others, one after the other as far as
-they fit. Codes never contradict the order; `order_ranks` orders rows of equal code.
+A trace sorts the rows of a key by a single 64-bit number. `OrderCodes` appends this number as a
+column. It concatenates the bits of the columns to order by, then those of all other columns, and
+truncates the result to 64 bits. Codes never contradict the order; `order_ranks` orders rows with
+equal codes.
 
-`group_heads` gives the first rows of each key, or the last, in a trace ordered inside each key.
-They are at the edge of the key in each part, so a lookup costs O(layers x look) rows for a group of
-any size. Its rows are certain up to the code from which some part has unread rows. A caller that
-needs more rows looks up again with a larger `look`.
+`group_heads` returns the first or the last rows of each group, from a trace ordered inside each
+key. In each part these rows are at the beginning or end of the group. The result is reliable up to
+the first code from which some part has unread rows. A caller that needs more rows looks up again
+with a larger `look`.
+
+Cost: a lookup reads O(layers x look) rows for each group, whatever its size.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ _FAR = np.int64(2**62)
 
 
 class OrderColumn(NamedTuple):
-    """A column to order by."""
+    """A column to order by: its position, direction and order of nulls."""
 
     place: int
     descending: bool = False
@@ -77,10 +80,10 @@ class OrderCodes(RowPiece):
 
 
 def _field(column: Column, type_: str, by: OrderColumn) -> tuple[Hashes, int]:
-    """The code of one column, and its number of bits.
+    """Returns the code of one column, and its number of bits.
 
-    Narrow types have a leading bit for null and are exact. In other types null shares the code of
-    an extreme value; no bits follow it, so that is a tie and no contradiction.
+    The codes of narrow types are exact, and have a leading bit for null. In other types null has
+    the code of an extreme value. No other column follows such a code, so this is only a tie.
     """
     codes = rows.order_codes(column, type_)
     missing = rows.null_mask(column)
@@ -105,7 +108,7 @@ def _field(column: Column, type_: str, by: OrderColumn) -> tuple[Hashes, int]:
 def order_ranks(
     columns: Sequence[Column], types: Sequence[str], by: Sequence[OrderColumn]
 ) -> list[Index]:
-    """Returns, for each column to order by, numbers with the order and equality of its values."""
+    """Returns, for each column to order by, numbers that are ordered and equal like its values."""
     numbers = []
     for place, descending, nulls_first in by:
         number = _dense(columns[place], types[place])
@@ -119,7 +122,7 @@ def order_ranks(
 
 
 def _dense(column: Column, type_: str) -> Index:
-    """The number of each value among the distinct ones, ascending."""
+    """Returns the rank of each value among the distinct values, in ascending order."""
     order = rows.sort_indices([column], [type_])
     ordered = rows.take(column, order)
     new: npt.NDArray[np.int64] = np.ones(len(order), np.int64)
@@ -132,7 +135,11 @@ def _dense(column: Column, type_: str) -> Index:
 
 
 def placed_order(by: Sequence[Sequence[Any]], source: RemainingColumns) -> list[list[Any]]:
-    """Returns the order of an operator, with the current positions of its columns."""
+    """Returns the arguments of an order with the new positions of its columns.
+
+    Raises:
+        LostColumnError: if one of the columns is lost.
+    """
     return [[*source.moved([place]), *how] for place, *how in by]
 
 
@@ -145,12 +152,12 @@ def _piece(part: DefinitionPart, types: Types | None) -> RowPiece:
 def _adapt_order(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Requires the columns to order by; passes on the rest."""
+    """Requires the columns to order by, and passes the others on."""
     return AdaptedPart({"by": placed_order(part.params["by"], inputs[0])}, inputs[0].lost)
 
 
 def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """The columns to order by, and those that it passes on: all but its last column."""
+    """Returns the columns to order by and the requested ones, without the computed last column."""
     places = {place for place, *_ in part.params["by"]}
     return [frozenset(places | wanted - {len(part.schema) - 1})]
 
@@ -159,12 +166,12 @@ SPEC = Spec("order", _adapt_order, piece=_piece, key=same_key, reads=_reads)
 
 
 class GroupHeads(NamedTuple):
-    """The result of a lookup.
+    """The result of a lookup of the first or last rows of groups.
 
     Attributes:
-        rows: rows before the first code from which a group may have unread rows, in no order.
+        rows: the rows of each group up to the first code that may have unread rows, unordered.
         probe: the number of the group of each row.
-        open: the groups that have unread rows.
+        open: a mask of the groups that have unread rows.
     """
 
     rows: Updates
@@ -178,8 +185,8 @@ def group_heads(
     """Reads up to `look` rows of each group in each part.
 
     Args:
-        khash, keys: the groups.
-        last: reads from the end of each group.
+        khash, keys: the keys of the groups, and their hashes.
+        last: True to read from the end of each group.
     """
     n = len(khash)
     types = trace.layout.types

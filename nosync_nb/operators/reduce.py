@@ -1,14 +1,14 @@
 """reduce: a Python function of a whole group, called again for the groups that change.
 
-The function gets the consolidated rows of the group in canonical order, a row n times. So its
-result cannot depend on how updates were batched, and it is never called for an empty group. Its
-earlier results are stored in a trace and retracted from there, never recomputed.
+The function receives the consolidated rows of the group in canonical order; a row with count n
+appears n times. So its result cannot depend on the batching of updates. It is never called for an
+empty group. Its earlier results are stored in a trace and retracted from there, never recomputed.
 
-A row with a negative count is absent, as in `distinct` and `top`: a list cannot contain a row fewer
-than 0 times. Such a row is counted nevertheless, and appears as soon as its count is above 0.
+A row with a negative count is absent, as in `distinct` and `top`, because a list cannot contain a
+row fewer than 0 times. Its count is still maintained, so the row appears when the count is above 0.
 
-The function may only read the rows. Changing the list, or values inside its rows, is an error:
-copies of a row are one object, so that a change of one would appear in the others.
+The function must not change the list, or values inside its rows. Duplicates of a row are the same
+object, so a change of one of them would appear in all.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _TOLD: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 class Reduce(Operator):
-    """Calls `function(key, rows)` for touched groups.
+    """Calls `function(key, rows)` for each group that an epoch touches.
 
     Args:
-        keys: positions of the key columns.
-        function: gets the key (a named tuple, or the value of a single key column) and a list of
-            named tuples, which it must not change; yields tuples of `output`.
-        keeps: True if another call may give other results, so that they are memoised.
+        keys: the positions of the key columns.
+        function: receives the key (a named tuple, or the value of a single key column) and a list
+            of named tuples, which it must not change; yields tuples of the schema `output`.
+        keeps: True if another call may return another result, so the trace of results cannot be
+            recomputed.
     """
 
     name = "reduce"
@@ -97,7 +98,7 @@ class Reduce(Operator):
         return change.updates
 
     def _evaluate(self, khash: Any, keys: list[Any], step: Step) -> Updates | None:
-        """The function's rows for every touched group that is not empty."""
+        """Returns the function's results for all touched groups that are not empty."""
         trace = step.after[0]
         assert trace is not None
         matches = trace.lookup(khash, keys)
@@ -106,9 +107,8 @@ class Reduce(Operator):
         step.add_touched(len(matches.diff))
         looked = Updates(matches.columns, matches.diff)
         held = with_key_numbers(looked, matches.probe, self.schema.types)
-        there = held.updates.take(
-            (held.diff > 0).nonzero()[0]
-        )  # a row with a negative count is absent
+        # a row with a negative count is absent
+        there = held.updates.take((held.diff > 0).nonzero()[0])
         columns, probe = there.columns[:-1], np.asarray(there.columns[-1])
         order = rows.sort_indices([probe, *columns], ("bigint", *self.schema.types))
         given = user_functions.named_tuples(
@@ -138,10 +138,10 @@ class Reduce(Operator):
         )
 
     def _columns(self, produced: list[list[Any]], shown: list[Any], step: Step) -> list[Column]:
-        """The results of the function for each group, as columns.
+        """Converts the results of the function for each group to columns.
 
         Raises:
-            StageError: if a row does not fit; names its group.
+            StageError: if a row does not fit the schema `output`; the message names its group.
         """
         what = user_functions.function_title(self.function, self.name)
         try:
@@ -159,7 +159,7 @@ class Reduce(Operator):
             raise
 
     def _call(self, key: Any, group: list[Any], counts: list[int], step: Step) -> list[Any]:
-        """Calls the function on one group."""
+        """Calls the function on one group, and checks that it does not change its argument."""
         copies = [row for row, count in zip(group, counts, strict=True) for _ in range(count)]
         if len(copies) > _LARGE_GROUP and _first_time(self.function, step.stage):
             warn(
@@ -186,7 +186,10 @@ class Reduce(Operator):
 
 
 def _first_time(function: Any, stage: str) -> bool:
-    """Returns True if a stage has not been warned of yet; its operator may be rebuilt later."""
+    """Returns True at the first call for a function and a stage.
+
+    It is recorded outside the operator, because the operator of a stage may be rebuilt.
+    """
     try:
         warned = _TOLD.setdefault(function, set())
     except TypeError:  # the function is neither hashable nor weakly referable

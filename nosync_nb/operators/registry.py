@@ -1,4 +1,4 @@
-"""All operators, by their word in definitions, and the functions that build them."""
+"""The specs of all operators, by their name in definitions; builds operators from definitions."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ SPECS: dict[str, Spec] = {
 
 
 def expressions_of(part: DefinitionPart) -> Iterable[str]:
-    """Returns the expressions of one operator, as they are compiled."""
+    """Returns the SQL texts of all expressions of one operator."""
     spec = SPECS.get(part.op)
     return () if spec is None else spec.expressions(part)
 
 
 def may_differ(parts: Iterable[DefinitionPart]) -> bool:
-    """Returns True if a row-wise expression of a definition may give another value next time."""
+    """Returns True if a row-wise expression of a definition may be nondeterministic."""
     return any(
         not expressions.retained_settings(part.params).stable
         or any(
@@ -62,7 +62,7 @@ def may_differ(parts: Iterable[DefinitionPart]) -> bool:
 
 
 def spark_expressions(part: DefinitionPart) -> list[str]:
-    """Returns the expressions of one operator that need Spark, each with the part that needs it."""
+    """Returns the expressions of one operator that need Spark, each with the reason."""
     reasons = []
     for sql in expressions_of(part):
         schema, settings = part.inputs[0].schema, expressions.of_params(part.params)
@@ -80,7 +80,7 @@ def row_key(parts: Iterable[DefinitionPart], named: Callable[[str], Key]) -> Key
 
     Args:
         parts: the whole definition, inputs first; the last part is the requested one.
-        named: the same of a collection that it reads by name.
+        named: returns the key of a collection that the definition reads by name.
     """
     keys: dict[int, Key] = {}
     key: Key = None
@@ -95,13 +95,13 @@ def row_key(parts: Iterable[DefinitionPart], named: Callable[[str], Key]) -> Key
 
 
 def is_linear(part: DefinitionPart) -> bool:
-    """Returns True if an operator works row by row and can be fused with its neighbours."""
+    """Returns True if an operator is row-wise, so that it can be fused with its neighbours."""
     spec = SPECS.get(part.op)
     return spec is not None and spec.piece is not None
 
 
 def linear_chain(parts: Sequence[DefinitionPart], types: Types | None = None) -> Linear:
-    """Returns one operator for a chain of row-wise parts, first one first."""
+    """Returns one operator for a chain of row-wise parts, in the order of execution."""
     pieces = [piece(part, types) for part in parts if (piece := SPECS[part.op].piece) is not None]
     return Linear(pieces, parts[-1].schema.types)
 
@@ -110,7 +110,8 @@ def build_operator(part: DefinitionPart, types: Types | None = None) -> Operator
     """Returns the operator of one part of a definition.
 
     Raises:
-        StageError: if this version of NoSync has no such operator.
+        StageError: if this version of NoSync does not have the operator, or if the variable of a
+            loop is used outside the loop.
     """
     if is_linear(part):
         return linear_chain([part], types)

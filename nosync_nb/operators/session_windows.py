@@ -1,9 +1,11 @@
-"""Session windows: rows of a key with no more than a gap of time from one to the next.
+"""Session windows: rows of a key whose times are at most a gap apart form a session.
 
-Rows are ordered by time inside each key. A changed time affects the sessions within the gap of it.
-Lookups go both ways from there, further until they find a gap, and these sessions are compared
-before and after. That costs O(layers) rows beside the rows of these sessions, for a key of any
-size. A row with a negative count is absent.
+The trace is ordered by time inside each key. A changed time affects the sessions within the gap of
+it. Lookups read in both directions from this time until they find a gap. The sessions before and
+after the change are then compared. A row with a negative count is absent.
+
+Cost: O(layers) rows for each changed time, and the rows of the affected sessions. The size of the
+key does not matter.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from nosync_nb.trace.batch import (
 )
 from nosync_nb.trace.stats import place_in
 
-_LOOK = 8  # rows that are read on either side of a time in each part
-_FURTHER = 8  # times as many in the next lookup
+_LOOK = 8  # the number of rows that the first lookup reads on either side of a time in each part
+_FURTHER = 8  # the factor by which this number grows with each further lookup
 _SIGN = np.uint64(1 << 63)
 _LAST = np.uint64(2**64 - 1)
 _ZERO = np.uint64(0)
@@ -44,12 +46,13 @@ _END = np.uint64((1 << 63) + 253_402_300_799_999_999)  # the last microsecond of
 
 
 class Sessions(Operator):
-    """Appends the start of each row's session, and its last time plus the gap.
+    """Appends the first time of each row's session, and its last time plus the gap.
 
     Args:
-        types: columns of the input.
-        at: the position of the time, which is null in no row.
-        gap: in units of the time.
+        types: the column types of the input.
+        keys: the positions of the key columns.
+        at: the position of the time column, which has no nulls.
+        gap: the maximum gap inside a session, in units of the time.
     """
 
     name = "sessions"
@@ -77,7 +80,7 @@ class Sessions(Operator):
         return arrange(Layout(self.types), concat_updates(parts, self.types)).updates
 
     def _around(self, trace: Trace, delta: Batch, step: Step) -> Updates:
-        """The sessions within the gap of changed times."""
+        """Returns the rows of all sessions within the gap of a changed time."""
         assert delta.code is not None
         pending = np.arange(len(delta))
         look = _LOOK
@@ -86,7 +89,8 @@ class Sessions(Operator):
         while len(pending):
             keys = [rows.take(delta.columns[i], pending) for i in self.keys]
             some, open_ = self._read_sessions(trace, delta, pending, keys, look, step)
-            # two lookups may find one session: a row appears in it once, with its count beside it
+            # Two lookups may find the same session. The count is a column here, so that duplicates
+            # are equal rows, of which `arrange` leaves one.
             counted = [*some.columns, some.diff]
             shown.append(Updates(counted, np.ones(len(some.diff), np.int64)))
             pending = pending[open_]
@@ -103,7 +107,12 @@ class Sessions(Operator):
         look: int,
         step: Step,
     ) -> tuple[Updates, Index]:
-        """The sessions that one lookup reads as a whole, and the times that need a larger one."""
+        """Returns the sessions that one lookup reads completely.
+
+        Returns:
+            the rows of the sessions, and the positions in `pending` of the times that need a larger
+            lookup.
+        """
         assert delta.code is not None
         khash, code, n = delta.khash[pending], delta.code[pending], len(pending)
         held, low, less, high, more = _read(trace, khash, code, look)
@@ -119,7 +128,7 @@ class Sessions(Operator):
         starts = new.nonzero()[0]
         ends = np.append(starts[1:], len(there))[: len(starts)]
         of_row = new.cumsum() - 1
-        # the rows within the gap of each time, and the bounds of their sessions
+        # The rows within the gap of each time, and the bounds of their sessions.
         floor = np.where(code > self.gap, code - self.gap, _ZERO)
         ceiling = np.where(code < _LAST - self.gap, code + self.gap, _LAST)
         first, last = owner.searchsorted(probe), owner.searchsorted(probe, "right")
@@ -150,7 +159,7 @@ class Sessions(Operator):
     def _numbers(
         self, held: Batch, there: Index, keys: Sequence[Column], n: int
     ) -> tuple[Index, Index]:
-        """Numbers of the keys of rows and of the `n` requested times, equal for equal keys."""
+        """Returns equal numbers for equal keys, for the rows and for the `n` requested times."""
         types = [self.inputs[i] for i in self.keys]
         own = [rows.take(held.columns[i], there) for i in self.keys]
         both = [rows.concat([a, b], t) for a, b, t in zip(own, keys, types, strict=True)]
@@ -163,11 +172,12 @@ class Sessions(Operator):
 
 
 class _Read(NamedTuple):
-    """Rows read around times, consolidated.
+    """The result of one lookup around times.
 
     Attributes:
-        low, high: the codes up to which a time may miss rows,
-        less, more: True if there are rows before or after those that were read.
+        held: the rows that were read, consolidated.
+        low, high: for each time the codes at which unread rows may begin, on either side.
+        less, more: masks of the times that have unread rows before or after those that were read.
     """
 
     held: Batch

@@ -1,10 +1,10 @@
 """The spec of an operator: its interface to the rest of the engine, by its word in definitions.
 
-The file of an operator has the kernel and its `Spec`, and `registry.SPECS` lists them. A spec
-builds the kernel from one part of a definition. It also adapts the part to added and removed
+The module of an operator contains its kernel and its `Spec`; `registry.SPECS` lists all specs. A
+spec builds the kernel from one part of a definition. It also adapts the part to added and removed
 columns: it names the columns that the part needs, and those that it passes on. Properties of an
-existing kernel (the columns it uses, its kind in a loop, the input of an audit) are methods of
-`nosync_nb.operators.base.Operator`.
+existing kernel are methods of `nosync_nb.operators.base.Operator`: the columns that it uses, the
+way in which it runs in a loop, and the input of an audit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DefinitionPart(Protocol):
 
     @property
     def op(self) -> str:
-        """The operator's word."""
+        """The name of the operator in definitions."""
 
     @property
     def schema(self) -> Schema:
@@ -32,11 +32,11 @@ class DefinitionPart(Protocol):
 
     @property
     def inputs(self) -> Sequence[DefinitionPart]:
-        """The parts that it reads."""
+        """The parts that this part reads."""
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Its arguments."""
+        """The arguments of the operator."""
 
     @property
     def functions(self) -> Sequence[Callable[..., Any]]:
@@ -44,14 +44,14 @@ class DefinitionPart(Protocol):
 
 
 class LostColumn(NamedTuple):
-    """A column that was removed or changed: why, and True if it exists with another type."""
+    """A column that was removed, or whose type was changed (`retyped`), with the reason."""
 
     why: str
     retyped: bool
 
 
 class LostColumnError(Exception):
-    """A part uses a lost column; the message names it."""
+    """A part needs a lost column; the message is the reason for the loss."""
 
 
 class RemainingColumns(NamedTuple):
@@ -59,17 +59,17 @@ class RemainingColumns(NamedTuple):
 
     Attributes:
         places: the previous positions of the remaining columns.
-        lost: the removed ones, by position.
+        lost: the lost columns, by previous position.
     """
 
     places: Sequence[int]
     lost: Mapping[int, LostColumn]
 
     def moved(self, places: Iterable[int]) -> list[int]:
-        """Returns the new positions of columns.
+        """Returns the new positions of columns, given their previous positions.
 
         Raises:
-            LostColumnError: if one of them is lost.
+            LostColumnError: if one of the columns is lost.
         """
         now = {place: i for i, place in enumerate(self.places)}
         for place in places:
@@ -79,7 +79,7 @@ class RemainingColumns(NamedTuple):
 
 
 Key = tuple[int, ...] | None
-"""The positions of the columns that identify rows to a user; None: all columns together."""
+"""The positions of the columns that identify rows to a user; `None` means all columns together."""
 
 
 Places = frozenset[int]
@@ -87,52 +87,54 @@ Places = frozenset[int]
 
 
 class AdaptedPart(NamedTuple):
-    """An operator over the remaining columns of its inputs: its arguments, and its lost outputs."""
+    """A part over the remaining columns of its inputs: its arguments and lost output columns."""
 
     params: Mapping[str, Any]
     lost: Mapping[int, LostColumn]
 
 
 def all_columns(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """Returns the reads of an operator that needs whole rows, or is not known better."""
+    """Returns all columns of all inputs: the default, and right for operators on whole rows."""
     return [frozenset(range(len(each.schema))) for each in part.inputs]
 
 
 def same_columns(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """Returns the reads of an operator that passes on columns unchanged, and needs none."""
+    """Returns the requested columns, for an operator that only passes columns on unchanged."""
     return [wanted & frozenset(range(len(each.schema))) for each in part.inputs]
 
 
 def without_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """Returns the key of an operator whose output rows are new."""
+    """Returns no key, for an operator whose output rows have no known key."""
     return None
 
 
 def same_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """Returns the key of its inputs, if they have the same."""
+    """Returns the key of the inputs if all of them have the same key; else None."""
     return below[0] if all(each == below[0] for each in below) else None
 
 
 def group_key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """Returns the key of an operator with one or more rows for each group: the first columns."""
+    """Returns the grouping columns, which come first in the output of an operator on groups."""
     return tuple(range(len(part.params["keys"])))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """An operator, by its word.
+    """The interface of one operator to the rest of the engine.
 
     Attributes:
-        fit: adapts a part to the remaining columns of its inputs, some of which have lost columns.
-        build: the kernel of a part; or, if it works row by row, `piece`: the piece of a chain.
-        expressions: the texts of expressions among a part's arguments.
-        key: the columns that identify its rows, given those of its inputs. It orders displayed
-            rows; two rows may have one key.
-        reads: the columns of each input that it needs, if only some of its own are requested.
-        firm: the columns that are computed even if they are not requested, because computing them
-            may raise.
-        narrowed: its arguments if it returns only some of its columns, in their order; None: it
-            returns all remaining columns of its inputs.
+        op: the name of the operator in definitions.
+        fit: adapts a part to its inputs after some of their columns were lost.
+        build: builds the kernel of a part; None for a row-wise operator, which has a `piece`.
+        piece: builds the piece of a fused chain; None for an operator that is not row-wise.
+        expressions: returns the SQL texts among the arguments of a part.
+        key: returns the columns that identify the rows of a part, given the keys of its inputs. The
+            key orders displayed rows; several rows may have the same key.
+        reads: returns the columns of each input that are needed for some of the output columns.
+        firm: returns the columns that are computed even if they are not requested, because
+            computing them may raise.
+        narrowed: returns the arguments for a part with only some of its output columns, in the same
+            order. None if the part always returns all remaining columns of its inputs.
     """
 
     op: str
@@ -147,7 +149,7 @@ class Spec:
 
 
 def compiled_part_expression(part: DefinitionPart, sql: str, type_: str) -> Expression:
-    """Compiles an expression of a part with a known type, so that Spark need not analyse it."""
+    """Compiles an expression of a part; its type is known, so Spark need not analyse it."""
     schema, settings = part.inputs[0].schema, of_params(part.params)
     return compile_expression(sql, schema, types=lambda *_: [type_], settings=settings)
 
@@ -156,7 +158,7 @@ def used_columns(part: DefinitionPart, sql: str, types: Types | None) -> Sequenc
     """Returns the positions of the columns that an expression of a part reads.
 
     Raises:
-        LostColumnError: if it cannot be compiled any more.
+        LostColumnError: if the expression can no longer be compiled.
     """
     schema, settings = part.inputs[0].schema, of_params(part.params)
     try:
@@ -166,7 +168,7 @@ def used_columns(part: DefinitionPart, sql: str, types: Types | None) -> Sequenc
 
 
 def refuse_retyped(lost: Mapping[int, LostColumn]) -> None:
-    """Raises if a column with another type would replace a removed one.
+    """Raises an error if a lost column exists with another type.
 
     Raises:
         LostColumnError: for the first such column.
@@ -179,7 +181,7 @@ def refuse_retyped(lost: Mapping[int, LostColumn]) -> None:
 def every_column(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Returns the fit of an operator that needs all columns, such as a function of rows.
+    """Refuses every lost column, for an operator that needs all columns of its inputs.
 
     Raises:
         LostColumnError: for the first column that is lost.
@@ -190,14 +192,19 @@ def every_column(
 def passed_through(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Returns the fit of an operator that passes on rows unchanged."""
+    """Adapts an operator that needs no columns, and passes the remaining ones on unchanged."""
     return AdaptedPart(part.params, inputs[0].lost)
 
 
 def fit_comparing_rows(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Returns the fit of an operator that compares rows, or adds inputs with equal losses."""
+    """Adapts an operator that compares or adds whole rows of its inputs.
+
+    Raises:
+        LostColumnError: if a lost column exists with another type, or if the inputs have lost
+            different columns.
+    """
     for each in inputs:
         refuse_retyped(each.lost)
         if each.lost.keys() != inputs[0].lost.keys():

@@ -1,12 +1,14 @@
-"""top: the first copies of each group by an order, from a trace ordered by it inside each key.
+"""top: the first rows of each group by an order, from a trace with this order inside each key.
 
-For each group that an epoch touches, the first copies before and after are read and compared; so a
-retraction among them brings up the next row. That costs O(layers x (offset + k)) rows for a group
-of any size. It grows only with rows whose codes equal that of the last copy (operators/ordering.py)
-and while rows cancel. A row with a negative count is absent.
+For each group that an epoch touches, the first rows before and after the epoch are read and
+compared. So a retraction of one of them brings up the next row. A row counts as often as its count
+says; a row with a negative count is absent.
 
-Most changes of a large group are after its first rows. Therefore the code of the last of these rows
-is cached beside the trace (aggregates/slot_cache.py), and changes after it are not looked up.
+Most changes of a large group come after its first rows. Therefore the code of the last of these
+rows is cached beside the trace (aggregates/slot_cache.py), and changes after it are not looked up.
+
+Cost: O(layers x (offset + k)) rows for each touched group, whatever its size. It is higher only if
+rows cancel, or if many rows have the code of the last one (operators/ordering.py).
 """
 
 from __future__ import annotations
@@ -44,18 +46,20 @@ from nosync_nb.trace.batch import (
 )
 
 _END = 2**63 - 1
-_MORE = 4  # rows read beyond the requested ones, since some cancel
-_FURTHER = 8  # times as many in the next lookup
+_MORE = 4  # the number of rows read beyond the requested ones, because some rows cancel
+_FURTHER = 8  # the factor by which the number of rows grows with each further lookup
 
 
 class TopK(Operator):
-    """The copies `[offset, offset + k)` of each group; ties are broken by the whole row.
+    """Selects the rows `[offset, offset + k)` of each group; ties are broken by the whole row.
 
     Args:
-        types: columns of the input: own ones, computed ones to order by, the order code.
-        width: the number of own columns, which are the output.
-        by: the columns to order by, exactly.
-        rank: adds a last column, 1 + the copies of the group that come strictly before by `by`.
+        types: the types of the input columns: the columns of the output, then computed columns to
+            order by, and last the order code.
+        width: the number of columns that are output.
+        keys: the positions of the grouping columns.
+        by: the columns that define the order.
+        rank: True to append the rank: 1 + the number of rows that come strictly before by `by`.
     """
 
     name = "top"
@@ -116,10 +120,11 @@ class TopK(Operator):
     def _window(
         self, trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step
     ) -> tuple[Updates, dict[int, int]]:
-        """The output of some groups: reads their first rows, further while too few are found.
+        """Returns the output of some groups; reads more rows until enough are found.
 
         Returns:
-            the output, and the order code of the last copy of each group that has enough.
+            the output; and by group the order code of its last row within `offset + k`, for groups
+            that have at least this number of rows.
         """
         pending = np.arange(len(khash))
         whole: list[Updates] = []
@@ -147,7 +152,7 @@ class TopK(Operator):
         )
 
     def _copies_within(self, head: Updates) -> tuple[Updates, dict[int, int]]:
-        """The copies between offset and offset + k of each group, among its first rows."""
+        """Selects the output among the first rows of each group; returns the same as `_window`."""
         if not head:
             return no_updates(self.types), {}
         own, types = head.columns[: self.width], self.inputs[: self.width]
@@ -178,11 +183,11 @@ class TopK(Operator):
 
 
 class _Bounds:
-    """The ends of the first rows of groups, cached beside their trace.
+    """The order codes at which the first rows of groups end, cached beside their trace.
 
     Attributes:
-        last: the number of first copies.
-        codes: the order code of the last of them, by the group's key, for groups that have so many.
+        last: the number of first rows, `offset + k`.
+        codes: by group key the order code of row number `last`; groups with fewer rows are missing.
     """
 
     __slots__ = ("codes", "last")
@@ -192,10 +197,11 @@ class _Bounds:
         self.codes: dict[object, int] = {}
 
     def reached(self, codes: Column, groups: Sequence[object]) -> Index:
-        """The rows with some order codes that may be among the first of their group.
+        """Returns the positions of the rows that may be among the first of their group.
 
         Args:
-            groups: the key of each row, or one for all; none: nothing is cached.
+            codes: the order code of each row.
+            groups: the key of each row, or a single key for all rows; empty if nothing is cached.
         """
         known = [self.codes.get(key, _END) for key in groups] if self.codes else []
         if not known:
@@ -204,7 +210,10 @@ class _Bounds:
         return index
 
     def keep(self, groups: Sequence[object], ends: Mapping[int, int]) -> None:
-        """Caches the ends of some groups, by their numbers; groups without an end are too small."""
+        """Caches the ends of some groups, which are given by the position of the group.
+
+        A group without an end has too few rows, and is removed from the cache.
+        """
         for number, key in enumerate(groups):
             self.codes.pop(key, None)
             if number in ends:
@@ -212,7 +221,10 @@ class _Bounds:
 
 
 def _bounds_of(trace: Trace | None, last: int) -> _Bounds:
-    """Takes the cached ends for so many copies from a trace; the caller owns them from now on."""
+    """Takes the cached ends for `last` rows from a trace, which transfers their ownership.
+
+    Returns empty ends if the trace has none for this number of rows.
+    """
     memo = None if trace is None else trace.take_memo()
     return memo if isinstance(memo, _Bounds) and memo.last == last else _Bounds(last)
 
@@ -227,7 +239,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
 def _adapt_top_k(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Requires its keys and its order; compares rows, where these are equal."""
+    """Requires the columns of the key and of the order; other columns must not be retyped."""
     refuse_retyped(inputs[0].lost)
     keys = inputs[0].moved(part.params["keys"])
     width = part.params["width"] - len(inputs[0].lost)
@@ -236,7 +248,7 @@ def _adapt_top_k(
 
 
 def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
-    """The key of the rows; if one row of each group remains, the key of the group."""
+    """Returns the group's key if the output has one row for each group; else the input's key."""
     keys: list[int] = part.params["keys"]
     return tuple(keys) if part.params["k"] == 1 and not part.params["rank"] else below[0]
 

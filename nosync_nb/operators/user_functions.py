@@ -1,6 +1,6 @@
-"""The user's Python functions: the columns of their rows, and calls with errors that name the row.
+"""Calls the user's Python functions, and determines the schema of the rows that they return.
 
-The schema of a function's rows is given, annotated, or inferred from rows that exist.
+An error in a call names the row. The schema is declared, annotated, or inferred from existing rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from nosync_nb.rows import Column, Field, Schema, infer_schema
 
 @lru_cache(maxsize=256)
 def row_class(names: tuple[str, ...]) -> type[Any]:
-    """Returns the named tuple class of rows with these columns."""
+    """Returns a named tuple class for rows with the given column names."""
     return namedtuple("Row", names, rename=True)
 
 
 def named_tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
-    """Returns the rows of columns as named tuples of Python values."""
+    """Converts `n` rows in columns to named tuples of Python values."""
     make = row_class(schema.names)._make
     if not columns:
         return [make(())] * n
@@ -33,7 +33,7 @@ def named_tuples(columns: list[Column], schema: Schema, n: int) -> list[Any]:
 
 
 def function_title(function: Callable[..., Any], operator: str = "") -> str:
-    """Returns the name of a function in messages: `f()`, or `reduce(f)` with the operator."""
+    """Returns the name of a function for messages: `f()`, or `reduce(f)` with an operator."""
     name = getattr(function, "__name__", "function")
     return f"{operator}({name})" if operator else f"{name}()"
 
@@ -41,10 +41,14 @@ def function_title(function: Callable[..., Any], operator: str = "") -> str:
 def call_user_function(
     function: Callable[..., Any], stage: str, shown: Any, *arguments: Any, operator: str = ""
 ) -> Any:
-    """Calls a user's function; an exception becomes a StageError that names `shown`, the row.
+    """Calls a user's function, and converts its exceptions to StageError.
+
+    Args:
+        shown: the row or key that the message names.
 
     Raises:
-        StageError: if the function raised; the cause is chained.
+        StageError: if the function raised an exception, which is chained. A NosyncError is passed
+            on unchanged.
     """
     try:
         return function(*arguments)
@@ -55,10 +59,10 @@ def call_user_function(
 
 
 def truth(function: Callable[..., Any], stage: str, row: Any) -> bool:
-    """Returns True if a user's function holds for a row.
+    """Returns the truth value of a user's function for a row.
 
     Raises:
-        StageError: if the function raised, or its result is neither true nor false.
+        StageError: if the function raised an exception, or its result has no truth value.
     """
     value = call_user_function(function, stage, row, row)
     if isinstance(value, bool):
@@ -92,7 +96,7 @@ def user_function_error(
 
 
 def result_columns(produced: list[Any], schema: Schema, stage: str, what: str) -> list[Column]:
-    """Turns rows that a function produced into columns.
+    """Converts rows that a function returned to columns.
 
     Raises:
         StageError: if a row does not fit `schema`.
@@ -111,7 +115,13 @@ def result_columns(produced: list[Any], schema: Schema, stage: str, what: str) -
 def checked_rows(
     value: Any, function: Callable[..., Any], stage: str, shown: Any, *, operator: str = ""
 ) -> list[Any]:
-    """Returns the rows that a function returned or yielded, consumed inside the error handling."""
+    """Returns the rows that a function returned or yielded, as a list; empty for None.
+
+    A generator runs here, so that its exceptions are converted as well.
+
+    Raises:
+        StageError: if the value is not an iterable of rows, or if its iteration raised.
+    """
     if value is None:
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
@@ -135,10 +145,10 @@ _SAMPLE_ROWS = 100
 
 
 def check_callable(what: str, function: Any, example: str) -> None:
-    """Refuses an argument that is not callable.
+    """Checks that an argument is callable.
 
     Raises:
-        StageError: names the operator and the value.
+        StageError: if it is not; the message names the operator and the value.
     """
     if not callable(function):
         raise StageError(f"{what}: {function!r} is not a function", hint=f"write {example}")
@@ -151,13 +161,18 @@ def result_schema(
     *,
     many: bool,
 ) -> Schema:
-    """The schema of a function's rows: given, annotated, or inferred from existing rows.
+    """Returns the schema of the rows that a function returns.
+
+    The schema is the declared one, or that of the return annotation, or is inferred from calls on
+    existing rows.
 
     Args:
-        sample: returns some existing rows.
+        schema: the declared schema, if any.
+        sample: returns up to a given number of existing rows.
+        many: True for `flat_map`, False for `map`.
 
     Raises:
-        SchemaError: if the schema is given in none of these ways.
+        SchemaError: if the schema cannot be determined in any of these ways.
     """
     what = "flat_map" if many else "map"
     check_callable(what, function, f"{what}(lambda row: ..., 'name string, n bigint')")
@@ -185,7 +200,7 @@ def result_schema(
 
 
 def _annotated_schema(function: Callable[..., Any]) -> Schema | None:
-    """The schema of a return annotation that is a NamedTuple class (or an iterable of it)."""
+    """Returns the schema of a return annotation; None unless it is a NamedTuple, or names one."""
     try:
         hint = typing.get_type_hints(function).get("return")
     except Exception:

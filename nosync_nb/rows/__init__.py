@@ -1,4 +1,4 @@
-"""Rows: schemas, columns of canonical values, their hashes, their order, entry of user data.
+"""Rows: schemas, columns of canonical values, their hashes, their order, and ingest of user data.
 
 Promises: a value has one form, whatever its source; equal rows hash and compare equal, here and on
 Spark. Owns: nothing, it is functions of values. Imports: errors.

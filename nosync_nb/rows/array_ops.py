@@ -1,10 +1,11 @@
-"""Fast operations on arrays of ten rows, and sort orders of arrays of millions.
+"""Fast operations on arrays of about ten rows, and fast sorting of arrays with millions of rows.
 
-Small epochs consist of such arrays, where a numpy reduction costs more than its work: `any` and
-`all` take 2 us in numpy and 0.2 us here. numpy sorts many numbers of 64 bits with vector
-instructions, an array of them in a fifth of the time of their order. Therefore the leading bits of
-hashes are sorted together with their positions, and the few positions that these bits leave in the
-wrong order are corrected.
+Small epochs consist of short arrays. For these, the overhead of a numpy reduction exceeds its work:
+`any` and `all` take 2 us in numpy and 0.2 us here.
+
+numpy sorts 64-bit numbers with vector instructions, in a fifth of the time of computing a sort
+order. Therefore the leading bits of hashes are combined with their positions and sorted as one
+number. Then the few positions that these bits leave in the wrong order are corrected.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ _FEW = 4096
 
 _MANY = 512
 _ROOM_MIN = 12
-"""With fewer leading bits too many numbers of a run would be equal."""
+"""The fewest leading bits that are useful; with fewer, too many numbers of a run would be equal."""
 
 WRONG_MAX = 1000
-"""If more numbers are out of order, the array is sorted in another way."""
+"""The greatest number of corrections; if more are needed, the array is sorted by another method."""
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.uint64]
@@ -31,7 +32,7 @@ _ONES.setflags(write=False)
 
 
 def ones(n: int) -> npt.NDArray[np.int64]:
-    """Returns `n` times 1, read-only."""
+    """Returns a read-only array of `n` ones."""
     return _ONES[:n] if n <= _FEW else np.ones(n, np.int64)
 
 
@@ -50,7 +51,7 @@ def all_true(mask: Mask) -> bool:
 
 
 def ascends(values: Numbers) -> bool:
-    """Returns True if no number is less than the one before it."""
+    """Returns True if the numbers are in ascending order; equal neighbours are allowed."""
     return all_true(values[1:] >= values[:-1])
 
 
@@ -67,7 +68,11 @@ def total(values: npt.NDArray[np.int64]) -> int:
 
 
 def starts_of(same: Mask) -> npt.NDArray[np.int64]:
-    """Returns the starts of runs; `same`: which elements but the first equal the previous one."""
+    """Returns the positions at which runs of equal elements start.
+
+    Args:
+        same: a mask of the elements, without the first one, that equal the previous element.
+    """
     first = np.ones(len(same) + 1, bool)
     np.logical_not(same, first[1:])
     return first.nonzero()[0]
@@ -76,7 +81,7 @@ def starts_of(same: Mask) -> npt.NDArray[np.int64]:
 def sorted_by(first: Numbers, second: Numbers) -> Positions:
     """Returns positions that sort by `first` and then by `second`; equal pairs are in any order.
 
-    Cost: O(n log n) for hashes, for many a fifth of the time of `lexsort`, which sorts the others.
+    Cost: O(n log n). Many hashes take a fifth of the time of `lexsort`, which sorts other arrays.
     """
     n = len(first)
     index = _sorted_hashes(first) if n > _MANY else None
@@ -84,7 +89,7 @@ def sorted_by(first: Numbers, second: Numbers) -> Positions:
         return np.lexsort((second, first))
     taken = first[index]
     same = taken[1:] == taken[:-1]
-    run = np.zeros(n, np.uint64)  # for each number, how many distinct ones come before it
+    run = np.zeros(n, np.uint64)  # for each number, the number of lesser distinct ones
     np.cumsum(~same, out=run[1:])
     bits, last = (n - 1).bit_length(), int(run[-1])
     if last == n - 1:
@@ -92,7 +97,8 @@ def sorted_by(first: Numbers, second: Numbers) -> Positions:
     room = 64 - bits - last.bit_length()
     if room < _ROOM_MIN:
         return np.lexsort((second, first))
-    # The number of the run, as many leading bits of `second` as fit, the position.
+    # Each sort key consists of the index of the run, the leading bits of `second` for which there
+    # is room, and the position.
     run <<= np.uint64(room)
     run |= second[index] >> np.uint64(64 - room)
     index = index[_order_of(run, bits)]
@@ -103,16 +109,16 @@ def sorted_by(first: Numbers, second: Numbers) -> Positions:
 
 
 def stably_sorted_by(numbers: Numbers) -> Positions:
-    """Returns positions that sort by `numbers`; those of equal ones ascend.
+    """Returns positions that sort by `numbers`; the positions of equal numbers ascend.
 
-    Cost: O(n log n); for many hashes a third of the time of `argsort`.
+    Cost: O(n log n). Many hashes take a third of the time of `argsort`.
     """
     index = _sorted_hashes(numbers) if len(numbers) > _MANY else None
     return numbers.argsort(kind="stable") if index is None else index
 
 
 def _sorted_hashes(numbers: Numbers) -> Positions | None:
-    """The same for numbers whose leading bits identify nearly all; None for others."""
+    """Returns positions that stably sort numbers; None if their leading bits are often equal."""
     bits = (len(numbers) - 1).bit_length()
     index = _order_of(numbers >> np.uint64(bits), bits)
     taken = numbers[index]
@@ -120,7 +126,11 @@ def _sorted_hashes(numbers: Numbers) -> Positions | None:
 
 
 def _order_of(numbers: Numbers, bits: int) -> Positions:
-    """Positions, of `bits` bits, that sort numbers with room for them; overwrites the numbers."""
+    """Returns the positions that sort numbers; overwrites the numbers.
+
+    Args:
+        bits: the number of bits of a position. Each number must have that many leading zero bits.
+    """
     numbers <<= np.uint64(bits)
     numbers |= np.arange(len(numbers), dtype=np.uint64)
     numbers.sort()
@@ -129,12 +139,13 @@ def _order_of(numbers: Numbers, bits: int) -> Positions:
 
 
 def _repair_order(index: Positions, taken: Numbers, wrong: Mask, same: Mask | None = None) -> bool:
-    """Moves the few numbers that are less than the previous one; False: there are too many.
+    """Moves the few numbers that are less than the previous one; False if there are too many.
 
     Args:
-        index, taken: positions and the numbers there; both are changed.
+        index, taken: positions, and the numbers at these positions; both are modified.
         wrong: a mask of the numbers whose next number is less.
-        same: a mask of the numbers that may be exchanged with the next one; None: all.
+        same: a mask of the numbers that may be exchanged with the next one; `None` allows every
+            exchange.
     """
     if not any_true(wrong):
         return True
@@ -142,7 +153,7 @@ def _repair_order(index: Positions, taken: Numbers, wrong: Mask, same: Mask | No
     if len(places) > WRONG_MAX:
         return False
     for place in places:
-        end = place  # all numbers before the next one are in order
+        end = place  # the numbers up to `end` are in order
         while end < len(wrong) and taken[end] > taken[end + 1] and (same is None or same[end]):
             at = end
             while at >= 0 and taken[at] > taken[at + 1] and (same is None or same[at]):

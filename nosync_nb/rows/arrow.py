@@ -1,11 +1,13 @@
-"""Columns from and to Arrow arrays and Python lists.
+"""Converts columns from and to Arrow arrays and Python lists.
 
-This module checks nothing: the Arrow array must hold values of the column's type (convert.py checks
-user data). Floats are made canonical: -0.0 becomes 0.0, and there is one NaN.
+This module checks nothing: an Arrow array must hold values of the column's type. User data is
+checked by `ingest/convert.py`. Floats are made canonical: -0.0 becomes 0.0, and every NaN becomes
+one NaN.
 
-`to_python_values` returns nested columns as exact as columns store them: a date is days, a
-timestamp microseconds, at every depth, because Python's own types have no year 0 and no year after
-9999. Arrays are lists, structs are tuples in the order of their fields, maps are lists of pairs.
+`to_python_values` returns nested values as exactly as columns store them. At every depth, a date is
+a number of days, and a timestamp a number of microseconds, because Python's types support only the
+years 1 to 9999. Arrays are lists, structs are tuples in the order of their fields, and maps are
+lists of pairs.
 """
 
 from __future__ import annotations
@@ -27,14 +29,19 @@ from nosync_nb.rows.encoding import raw_list
 from nosync_nb.rows.types import FIXED, FLOATS, arrow_type, is_nested, nested_parts
 
 Column: TypeAlias = Any
-"""A numpy array (null-free fixed type), a numpy object array (small), or a `pa.Array`, which may be
-dictionary-encoded for text; see columns.py."""
+"""A numpy array (fixed type without nulls), a numpy object array (few rows) or a `pa.Array`.
+
+Text in a `pa.Array` may be dictionary-encoded; see columns.py.
+"""
 
 SMALL = 4096
-"""Up to this many rows text and columns with nulls are stored as Python objects."""
+"""The most rows for which text, and columns with nulls, are stored as Python objects."""
 
 FEW_DECIMALS = 64
-"""The same for decimals: with more rows, numpy on Arrow's bytes is cheaper than a step for each."""
+"""The most rows for which decimals are stored as Python objects.
+
+With more rows, numpy on Arrow's bytes is cheaper than a Python step for each row.
+"""
 
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _EPOCH = datetime(1970, 1, 1)
@@ -42,29 +49,29 @@ _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def most_objects(type: str) -> int:
-    """Returns up to how many rows of a type are stored as Python objects.
+    """Returns the most rows for which columns of a type are stored as Python objects.
 
-    Plain numbers without nulls are always numpy arrays.
+    Numbers without nulls are always stored in numpy arrays.
     """
     return FEW_DECIMALS if type.startswith("decimal") else SMALL
 
 
 def objects(values: Sequence[Any]) -> Column:
-    """Returns a column in object form of canonical values."""
+    """Returns a column in object form from canonical values."""
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return column
 
 
 def canonical_float(value: float) -> float:
-    """Returns 0.0 for -0.0 and the one NaN, which has no sign, for every NaN."""
+    """Returns 0.0 for -0.0, and the canonical NaN, which has no sign, for every NaN."""
     return value + 0.0 if value == value else math.nan
 
 
 def canonical_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a copy with 0.0 for -0.0 and the one NaN for every NaN."""
+    """Returns a copy with 0.0 for -0.0, and the canonical NaN for every NaN."""
     if len(values):
-        greatest = values[values.argmax()]  # NaN if there is one: the cheapest test
+        greatest = values[values.argmax()]  # NaN if any value is NaN; no other test is cheaper
         if greatest != greatest:
             values = np.where(np.isnan(values), values.dtype.type(np.nan), values)
     floats: np.ndarray[Any, Any] = values + values.dtype.type(0)
@@ -72,12 +79,13 @@ def canonical_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def from_arrow(array: Any, type: str) -> Column:
-    """Returns the column of an Arrow array: numpy if possible, with shared memory if allowed.
+    """Returns the column of an Arrow array: numpy if possible, sharing memory where allowed.
 
     Args:
-        array: `pa.Array` or `pa.ChunkedArray` of `arrow_type(type)` or a type that casts to it.
+        array: a `pa.Array` or `pa.ChunkedArray` of `arrow_type(type)`, or of a type that can be
+            cast to it.
 
-    Cost: O(1) for null-free fixed types except booleans and floats; else O(n).
+    Cost: O(1) for fixed types without nulls, except booleans and floats; otherwise O(n).
     """
     array = single(array)
     if array.type != arrow_type(type):
@@ -86,7 +94,7 @@ def from_arrow(array: Any, type: str) -> Column:
 
 
 def column_of(array: pa.Array, type: str) -> Column:
-    """Returns the column of a `pa.Array` whose type is known to be `arrow_type(type)`."""
+    """Returns the column of a `pa.Array` whose type is already `arrow_type(type)`."""
     dtype = FIXED.get(type)
     if dtype is not None and not array.null_count:
         return plain(array, type, dtype)
@@ -103,7 +111,7 @@ def column_of(array: pa.Array, type: str) -> Column:
 
 
 def single(array: Any) -> pa.Array:
-    """Returns a `pa.Array` or the chunks of a `pa.ChunkedArray` as one array."""
+    """Returns a `pa.Array`, or all chunks of a `pa.ChunkedArray`, as one array."""
     if not isinstance(array, pa.ChunkedArray):
         return array
     if array.num_chunks == 1:
@@ -112,13 +120,13 @@ def single(array: Any) -> pa.Array:
 
 
 def plain(array: pa.Array, type: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns the values of a null-free Arrow array of a fixed type."""
+    """Returns the values of an Arrow array of a fixed type without nulls."""
     values = buffers.fixed_width_array(array, dtype)
     return canonical_floats(values) if dtype.kind == "f" else values
 
 
 def _canonical_arrow(array: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
-    """Returns a float array that holds nulls with canonical values."""
+    """Returns a float array with nulls, in which all values are canonical."""
     validity, data = array.buffers()
     values = canonical_floats(np.frombuffer(data, dtype, array.offset + len(array)))
     data_buffers = [validity, pa.py_buffer(values)]
@@ -130,8 +138,8 @@ def _canonical_arrow(array: pa.Array, dtype: np.dtype[Any]) -> pa.Array:
 def to_arrow(column: Column, type: str) -> pa.Array:
     """Returns the column as one Arrow array of `arrow_type(type)`.
 
-    Cost: O(1) for numpy columns of fixed type except booleans (memory is shared), O(n) for objects
-    and for dictionary-encoded text.
+    Cost: O(1) for numpy columns of fixed types, except booleans (memory is shared); O(n) for
+    objects and for dictionary-encoded text.
     """
     if not isinstance(column, np.ndarray):
         return dictionary.decoded_column(column)
@@ -144,10 +152,10 @@ def to_arrow(column: Column, type: str) -> pa.Array:
 def to_pylist(column: Column, type: str) -> list[Any]:
     """Returns Python values: date, datetime (UTC for timestamp), Decimal, str, list, dict.
 
-    An interval of time is a timedelta, one of months their number.
+    An interval of time is a timedelta, and an interval of months a number.
 
     Raises:
-        SchemaError: if a date or timestamp is beyond Python's years 1 to 9999.
+        SchemaError: if a date or timestamp is outside of Python's years 1 to 9999.
     """
     try:
         if not isinstance(column, np.ndarray):
@@ -193,7 +201,7 @@ _PYTHON: dict[str, Callable[[int], Any]] = {
 
 
 def _nested_pylist(array: pa.Array, type: str) -> list[Any]:
-    """Returns nested values; maps are dicts if their keys can be, else lists of pairs."""
+    """Returns nested values; a map is a dict, or a list of pairs if its keys are nested."""
     maps = "strict" if _plain_keys(type) else None
     values: list[Any] = array.to_pylist(maps_as_pydicts=maps)
     return values
@@ -201,7 +209,7 @@ def _nested_pylist(array: pa.Array, type: str) -> list[Any]:
 
 @lru_cache(maxsize=1024)
 def _plain_keys(type: str) -> bool:
-    """Returns True if no map inside `type` has nested keys."""
+    """Returns True if no map inside a type has nested keys."""
     if not is_nested(type):
         return True
     parts = nested_parts(type)
@@ -211,9 +219,9 @@ def _plain_keys(type: str) -> bool:
 
 
 def to_python_values(column: Column, type_: str) -> list[Any]:
-    """Returns the values of a column, None where null.
+    """Returns the values of a column, with None for nulls.
 
-    Cost: O(values) Python steps.
+    Cost: a Python step for each value.
     """
     if isinstance(column, np.ndarray):
         values: list[Any] = column.tolist()
@@ -252,7 +260,7 @@ def _unpack_lists(array: pa.Array, type_: str, inner: Sequence[str]) -> list[Any
 
 
 def from_python_values(values: Sequence[Any], type_: str) -> pa.Array:
-    """Returns the Arrow array of values as `to_python_values` gives them, floats canonical."""
+    """Returns the Arrow array of values in the form of `to_python_values`; floats are canonical."""
     if not is_nested(type_):
         if type_ in FLOATS:
             values = [None if value is None else canonical_float(value) for value in values]

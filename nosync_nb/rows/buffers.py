@@ -1,7 +1,8 @@
-"""Converts between numpy, Python lists and Arrow, through buffers.
+"""Converts between numpy, Python lists and Arrow by means of buffers.
 
 The first call of `pa.array` or `Array.to_numpy` imports pandas, which would delay the session's
-first epoch by half a second. The functions here avoid that, for the types that epochs contain.
+first epoch by half a second. The functions here avoid this import for the types that epochs
+contain.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def arrow_from_numpy(
     """Returns numbers or booleans as an Arrow array, sharing memory if possible.
 
     Args:
-        type_: of the same width; default: numpy's name of the type.
+        type_: an Arrow type of the same width; by default the one that corresponds to the dtype.
         nulls: a mask of the values that become null.
     """
     values = np.ascontiguousarray(values)
@@ -44,7 +45,7 @@ def arrow_from_numpy(
 
 
 def arrow_from_list(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Returns checked Python values as an Arrow array; None is null."""
+    """Returns checked Python values as an Arrow array, in which None becomes null."""
     nulls = None
     if None in values:
         nulls = np.fromiter([value is None for value in values], np.bool_, len(values))
@@ -58,7 +59,7 @@ def arrow_from_list(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _of_texts(values: Sequence[Any], type_: pa.DataType, nulls: Values | None) -> pa.Array:
-    """Returns strings or bytes as an Arrow array."""
+    """Returns strings or bytes as an Arrow array, built from their buffers."""
     empty: Any = b"" if type_ == pa.binary() else ""
     given = values if nulls is None else [empty if value is None else value for value in values]
     blobs = given if type_ == pa.binary() else [value.encode() for value in given]
@@ -72,7 +73,7 @@ def _of_texts(values: Sequence[Any], type_: pa.DataType, nulls: Values | None) -
 
 
 def bools(array: pa.Array) -> Values:
-    """Returns the values of a boolean array; null counts as false."""
+    """Returns the values of a boolean array; nulls become false."""
     n = len(array)
     if not n:
         return np.zeros(0, np.bool_)
@@ -84,12 +85,12 @@ def bools(array: pa.Array) -> Values:
 
 
 def null_mask_of(array: pa.Array) -> Values:
-    """Returns a mask of the nulls of an array that has some."""
+    """Returns a mask of the nulls of an array that contains nulls."""
     return bools(array.is_null())
 
 
 def numbers(array: pa.Array, dtype: Any) -> Values:
-    """Returns an array's numbers in its own memory, with any value where it is null."""
+    """Returns an array's numbers without copying; the value of a null is arbitrary."""
     dtype = np.dtype(dtype)
     if not len(array):
         return np.zeros(0, dtype)
@@ -97,17 +98,17 @@ def numbers(array: pa.Array, dtype: Any) -> Values:
 
 
 def decimal_words(array: pa.Array) -> Values:
-    """Returns decimals as rows of two 64-bit numbers, the lower one first, in their own memory."""
+    """Returns decimals as rows of two 64-bit numbers, the lower one first, without copying."""
     return numbers(array, _WORDS)
 
 
 def fixed_width_array(array: pa.Array, dtype: np.dtype[Any]) -> Values:
-    """Returns the values of an array of numbers or booleans, any value where it is null."""
+    """Returns the values of an array of numbers or booleans; the value of a null is arbitrary."""
     return bools(array) if dtype.kind == "b" else numbers(array, dtype)
 
 
 def bounds(array: pa.Array, dtype: Any = np.int32) -> Values:
-    """Returns the offset of each value of texts or lists, and the end of the last one."""
+    """Returns the start offset of each text or list, and the end of the last one."""
     dtype, n = np.dtype(dtype), len(array)
     if not n:
         return np.zeros(1, dtype)
@@ -115,7 +116,7 @@ def bounds(array: pa.Array, dtype: Any = np.int32) -> Values:
 
 
 def values_of(array: pa.Array) -> Values:
-    """Returns the values of a null-free array in numpy's types."""
+    """Returns the values of an array without nulls as a numpy array."""
     if array.type == pa.bool_():
         return bools(array)
     dtype = _NUMBERS.get(array.type)
@@ -123,7 +124,7 @@ def values_of(array: pa.Array) -> Values:
 
 
 def text(value: str) -> pa.Scalar:
-    """Returns a text as a scalar."""
+    """Returns a text as an Arrow scalar."""
     return arrow_from_list([value], pa.string())[0]
 
 
@@ -132,6 +133,6 @@ def _bits(values: Values) -> pa.Buffer:
 
 
 def _unpacked(data: pa.Buffer, offset: int, n: int) -> Values:
-    """The bits `[offset, offset + n)` of a buffer."""
+    """Returns the bits `[offset, offset + n)` of a buffer as booleans."""
     bits = np.unpackbits(np.frombuffer(data, np.uint8), count=offset + n, bitorder="little")
     return bits[offset:].view(np.bool_)

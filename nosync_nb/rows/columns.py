@@ -1,17 +1,17 @@
 """Columns: the values of one name in many rows, in one of four physical forms.
 
 1. A numpy array: fixed types without nulls (dates as days, timestamps as microseconds).
-2. A numpy object array: small columns (`SMALL` rows) of text, bytes, or with nulls; decimals up to
-   64 rows.
-3. A `pa.Array` of `arrow_type(type)`: anything; large columns, and nested ones always.
-4. A `pa.DictionaryArray`: large columns of few texts, from part files (dictionary.py).
+2. A numpy object array: small columns (at most `SMALL` rows) of text, of bytes, or with nulls;
+   decimals up to 64 rows.
+3. A `pa.Array` of `arrow_type(type)`: any column; the usual form of large columns, and the only one
+   of nested columns.
+4. A `pa.DictionaryArray`: large columns with few distinct texts, from part files (dictionary.py).
 
-Any form is legal wherever the type allows it, and every function here accepts all of them. The
+A column may have any form that its type allows, and every function here accepts all forms. The
 forms exist for small batches: `pa.Array.take` costs 22 us, numpy's indexing 0.3 us. Columns are
-never changed in place; results may share memory with arguments.
+never modified in place; results may share memory with arguments.
 
-The module also gives the size of each value in bytes, as far as a copy of the value would take
-them.
+The module also estimates the size of values in bytes (`copied_bytes`).
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _ndarray = np.ndarray
 def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
     """Returns the values at the given positions (>= 0), in their order.
 
-    Cost: numpy's indexing; up to 64 rows out of an Arrow column some microseconds, whatever its
-    size; more rows Arrow's take.
+    Cost: numpy's indexing. For an Arrow column: a few us for up to 64 positions, regardless of the
+    size of the column; Arrow's `take` for more.
     """
     if type(column) is _ndarray:
         return column[index]
@@ -87,7 +87,7 @@ def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
 
 
 def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:
-    """Returns few values of a string or binary array as objects, read off its buffers."""
+    """Returns a few values of a string or binary array as objects, copied from its buffers."""
     if not len(index):
         return np.empty(0, dtype=object)
     at = index.tolist() if not array.offset else (index + array.offset).tolist()
@@ -98,7 +98,7 @@ def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:
 
 
 def _texts(array: pa.Array, at: list[int]) -> list[Any]:
-    """The strings or bytes at some positions of its buffers, any value where it is null."""
+    """Returns the strings or bytes at buffer positions; the value of a null is arbitrary."""
     _, offsets, data = array.buffers()
     ends = memoryview(offsets).cast("i")
     view = memoryview(data) if data is not None else b""
@@ -108,7 +108,7 @@ def _texts(array: pa.Array, at: list[int]) -> list[Any]:
 
 
 def _blank(values: list[Any], validity: pa.Buffer, at: list[int]) -> None:
-    """Sets values to None where the positions are null."""
+    """Replaces values by None where the validity bitmap marks their position as null."""
     bits = memoryview(validity)
     for row, i in enumerate(at):
         if not bits[i >> 3] >> (i & 7) & 1:
@@ -116,7 +116,7 @@ def _blank(values: list[Any], validity: pa.Buffer, at: list[int]) -> None:
 
 
 def _take_coded(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> Column:
-    """Returns few texts of a dictionary-encoded column as objects, read off its buffers."""
+    """Returns a few texts of a dictionary-encoded column as objects, copied from its buffers."""
     if not len(index):
         return np.empty(0, dtype=object)
     validity, codes = column.buffers()[:2]
@@ -139,16 +139,16 @@ def mask(column: Column, keep: np.ndarray[Any, Any]) -> Column:
 
 
 def slice_(column: Column, start: int, stop: int) -> Column:
-    """Returns the values at [start, stop), without a copy."""
+    """Returns the values at `[start, stop)`, without copying."""
     if type(column) is _ndarray:
         return column[start:stop]
     return column.slice(start, stop - start)
 
 
 def concat(columns: Sequence[Column], type_: str) -> Column:
-    """Returns the columns one after the other; no columns give an empty column.
+    """Returns the concatenation of columns; without columns, an empty column.
 
-    Cost: O(n); more objects than the type may have become Arrow.
+    Cost: O(n). The result is an Arrow array if it has too many rows for objects.
     """
     if len(columns) == 1:
         return columns[0]
@@ -164,7 +164,7 @@ def concat(columns: Sequence[Column], type_: str) -> Column:
 
 
 def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
-    """Joins columns, some of them Arrow arrays."""
+    """Concatenates columns if at least one of them is an Arrow array."""
     columns = [column for column in columns if len(column)] or columns[:1]
     if len(columns) == 1:
         return columns[0]
@@ -180,7 +180,7 @@ def _concat_arrow(columns: Sequence[Column], type_: str) -> Column:
 
 
 def null_mask(column: Column) -> np.ndarray[Any, Any] | None:
-    """Returns a mask of the nulls of a column, or None if it has no null."""
+    """Returns a mask of the nulls of a column; None if it has no null."""
     if type(column) is _ndarray:
         if not column.dtype.hasobject:
             return None
@@ -194,11 +194,12 @@ def null_mask(column: Column) -> np.ndarray[Any, Any] | None:
 
 
 def equal(left: Column, right: Column, type_: str) -> np.ndarray[Any, Any]:
-    """Returns a mask of the rows in which two columns of one length are equal.
+    """Returns a mask of the rows in which two columns of the same length are equal.
 
-    Null equals null, NaN equals NaN, -0.0 equals 0.0.
+    Null equals null, NaN equals NaN, and -0.0 equals 0.0.
 
-    Cost: one numpy comparison for numpy columns; nested columns are encoded, O(n) Python steps.
+    Cost: one numpy comparison for numpy columns; a Python step for each value of nested columns,
+    which are encoded.
     """
     if type(left) is _ndarray and type(right) is _ndarray:
         if not (left.dtype.hasobject or right.dtype.hasobject):
@@ -217,7 +218,7 @@ def equal(left: Column, right: Column, type_: str) -> np.ndarray[Any, Any]:
 
 
 def _equal_plain(left: Any, right: Any) -> np.ndarray[Any, Any]:
-    """Compares null-free fixed columns; canonical floats are equal if their bits are."""
+    """Compares columns of fixed types without nulls; floats are compared by their bits."""
     if left.dtype.kind == "f":
         bits = np.int64 if left.dtype.itemsize == 8 else np.int32
         left, right = left.view(bits), right.view(bits)
@@ -226,7 +227,7 @@ def _equal_plain(left: Any, right: Any) -> np.ndarray[Any, Any]:
 
 
 def _equal_objects(left: Any, right: Any, type_: str) -> np.ndarray[Any, Any]:
-    """Compares objects of one type, where Python's equality is correct except for NaN."""
+    """Compares object columns of one type by Python's equality, which is wrong only for NaN."""
     same: np.ndarray[Any, Any] = np.equal(left, right).astype(np.bool_, copy=False)
     if type_ in ("double", "float") and not same.all():
         same = same | (np.not_equal(left, left) & np.not_equal(right, right)).astype(np.bool_)
@@ -234,7 +235,7 @@ def _equal_objects(left: Any, right: Any, type_: str) -> np.ndarray[Any, Any]:
 
 
 def _equal_arrow(left: pa.Array, right: pa.Array, type_: str) -> np.ndarray[Any, Any]:
-    """Compares large scalar Arrow columns."""
+    """Compares large Arrow columns of scalars."""
     equals = pc.equal(left, right)
     if type_ in ("double", "float"):
         equals = pc.or_(equals, pc.and_(pc.is_nan(left), pc.is_nan(right)))
@@ -245,7 +246,7 @@ def _equal_arrow(left: pa.Array, right: pa.Array, type_: str) -> np.ndarray[Any,
 
 
 def empty(type_: str) -> Column:
-    """Returns the column of no rows."""
+    """Returns a column without rows."""
     dtype = FIXED.get(type_)
     if dtype is not None:
         return np.empty(0, dtype)
@@ -253,14 +254,14 @@ def empty(type_: str) -> Column:
 
 
 def full_null(type_: str, n: int) -> Column:
-    """Returns the column of `n` nulls."""
+    """Returns a column of `n` nulls."""
     if is_nested(type_) or n > SMALL:
         return pa.nulls(n, arrow_type(type_))
     return np.full(n, None, dtype=object)
 
 
 def widen(column: Column, old: str, new: str) -> Column:
-    """Returns the same values as a column of a type that holds them all (see `widens`).
+    """Returns the values as a column of a wider type (see `widens`).
 
     Raises:
         SchemaError: if `new` does not hold every value of `old`.
@@ -285,9 +286,9 @@ _OFFSET = 8
 
 
 def copied_bytes(columns: Sequence[Column], types: Sequence[str], counts: Sizes) -> int:
-    """Returns the bytes of rows that are repeated, each as often as its count says.
+    """Returns the size in bytes of rows that are repeated, each as often as its count says.
 
-    Cost: O(n) in the rows, some ns each.
+    Cost: O(n), a few ns for each row.
     """
     total = 0
     copies = sum(counts.tolist()) if int(counts.max()) > 2**62 // len(counts) else int(counts.sum())
@@ -300,7 +301,7 @@ def copied_bytes(columns: Sequence[Column], types: Sequence[str], counts: Sizes)
 
 
 def _sizes(array: pa.Array) -> Sizes:
-    """The bytes of each value of an array; nulls may count."""
+    """Returns the size in bytes of each value of an array; the size of a null is arbitrary."""
     type_ = array.type
     if kinds.is_struct(type_):
         whole: Sizes = sum(
@@ -315,7 +316,7 @@ def _sizes(array: pa.Array) -> Sizes:
             inner = _sizes(array.values)
         ends = np.concatenate([[0], inner.cumsum()])
         return np.asarray(ends[offsets[1:]] - ends[offsets[:-1]] + _OFFSET, np.int64)
-    with suppress(ValueError):  # it has no fixed width
+    with suppress(ValueError):  # raised for a type without a fixed width
         return np.full(len(array), max(type_.bit_width // 8, 1), np.int64)
     lengths: Any = pc.fill_null(pc.binary_length(array), 0)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64) + _OFFSET

@@ -1,7 +1,7 @@
-"""Arithmetic of counts: sums and products that are exact, or an error that names the row.
+"""Arithmetic of counts: exact sums and products, or an error that names the row.
 
-Counts are 64-bit integers, and numpy wraps around silently. Callers add context to the error: a
-batch adds the row, the dataflow the stage, a loop reports that it does not converge.
+Counts are 64-bit integers, which wrap around silently in numpy. Callers add context to the error: a
+batch adds the row, the dataflow adds the stage, and a loop reports that it does not converge.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class CountError(ExpressionError):
     """The count of a row does not fit into 64 bits.
 
     Attributes:
-        row: its values, None if they are not known yet.
-        at: the number of the run, or of the product.
+        row: the values of the row; None if they are not known yet.
+        at: the index of the run, sum or product that overflowed.
     """
 
     def __init__(self, at: int = 0, row: tuple[Any, ...] | None = None) -> None:
@@ -39,7 +39,7 @@ class CountError(ExpressionError):
 
 
 def add_runs(diff: Counts, starts: Counts) -> Counts:
-    """Returns the sum of each run of diffs; run i is `diff[starts[i]:starts[i + 1]]`, not empty.
+    """Returns the sum of each run of counts. Run `i` is `diff[starts[i]:starts[i + 1]]`, not empty.
 
     Raises:
         CountError: if a sum does not fit into 64 bits.
@@ -48,8 +48,8 @@ def add_runs(diff: Counts, starts: Counts) -> Counts:
     n = len(diff)
     if n <= _FEW:
         size = diff.astype(np.float64)
-        most = float(size.dot(size)) * n  # no sum exceeds the root of this
-    else:  # dot would start the threads of BLAS
+        most = float(size.dot(size)) * n  # the square of a bound of every sum
+    else:  # without `dot`, which would start the threads of BLAS
         most = (float(max(int(diff.max()), -int(diff.min()))) * n) ** 2
     if most >= 2.0**125:
         exact = np.add.reduceat(diff.astype(object), starts)
@@ -58,10 +58,10 @@ def add_runs(diff: Counts, starts: Counts) -> Counts:
 
 
 def sums(left: Counts, right: Counts) -> Counts:
-    """Returns the sums of counts, pairwise.
+    """Returns the pairwise sums of counts.
 
     Raises:
-        CountError: if one does not fit into 64 bits.
+        CountError: if a sum does not fit into 64 bits.
     """
     result: Counts = left + right
     if _small(left, right):
@@ -90,10 +90,10 @@ def add_at(target: Counts, index: Counts, values: Counts) -> None:
 
 
 def products(left: Counts, right: Counts) -> Counts:
-    """Returns the products of counts, pairwise.
+    """Returns the pairwise products of counts.
 
     Raises:
-        CountError: if one does not fit into 64 bits.
+        CountError: if a product does not fit into 64 bits.
     """
     result: Counts = left * right
     if _small(left, right):
@@ -104,7 +104,7 @@ def products(left: Counts, right: Counts) -> Counts:
 
 
 def _small(left: Counts, right: Counts) -> bool:
-    """Returns True for few counts, none near the limit: the common case, in 1 us."""
+    """Returns True for few counts far from the limit, the common case. Cost: 1 us."""
     if not 0 < len(left) <= _FEW:
         return False
     both: list[int] = left.tolist() + right.tolist()
@@ -112,7 +112,7 @@ def _small(left: Counts, right: Counts) -> bool:
 
 
 def _greatest(counts: Counts) -> int:
-    """The greatest absolute value of a count."""
+    """Returns the greatest absolute value of the counts."""
     if len(counts) <= _FEW:
         few: list[int] = counts.tolist()
         return max(max(few), -min(few))
@@ -120,13 +120,13 @@ def _greatest(counts: Counts) -> int:
 
 
 def _check(exact: npt.NDArray[np.object_], made: Counts) -> None:
-    """Raises if 64 bits were too few."""
+    """Raises CountError for the first result that differs from the exact one."""
     wrong = (exact != made).nonzero()[0]
     if len(wrong):
         raise CountError(int(wrong[0]))
 
 
 def named_count_error(error: CountError, stage: str, operator: str) -> ExpressionError:
-    """Returns the error with the stage and the operator where it happened."""
+    """Returns the error with the stage and the operator in which it occurred."""
     where = f"stage '{stage}': " if stage else ""
     return ExpressionError(f"{where}{operator}: {error}", hint=error.hint)

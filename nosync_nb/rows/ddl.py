@@ -1,7 +1,7 @@
 """The parser of Spark's DDL: texts of types and of columns.
 
-It knows how types are spelled, not their meaning. It returns types in canonical spelling, Spark's
-lower-case simple strings.
+It knows the syntax of types, not their meaning. It returns types in canonical spelling, which is
+that of Spark's lower-case simple strings.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ SCALARS = (
 """Types without parameters."""
 
 CLOCK, CALENDAR = ("day", "hour", "minute", "second"), ("year", "month")
-"""The units of intervals, greatest first."""
+"""The units of intervals, from the greatest one."""
 
 
 def interval_type(first: str, last: str) -> str:
-    """Returns the type of intervals from one unit to another."""
+    """Returns the interval type from one unit to another."""
     return f"interval {first}" if first == last else f"interval {first} to {last}"
 
 
 def _spans(units: tuple[str, ...]) -> tuple[str, ...]:
-    """The intervals from one unit to the same or a smaller one."""
+    """Returns all interval types from one of the units to the same or a smaller one."""
     return tuple(interval_type(a, b) for place, a in enumerate(units) for b in units[place:])
 
 
 DAY_TIMES = _spans(CLOCK)
-"""Intervals of microseconds; their units determine how they are written."""
+"""Intervals that are stored in microseconds; their units determine how they are printed."""
 
 YEAR_MONTHS = _spans(CALENDAR)
-"""Intervals of months."""
+"""Intervals that are stored in months."""
 
 INTERVALS = frozenset((*DAY_TIMES, *YEAR_MONTHS))
 
@@ -62,11 +62,11 @@ _SYNONYMS = {
 
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|('(?:[^'\\]|\\.)*')|(\w+)|([<>(),:]))")
 _WORD = re.compile(r"[^\W\d]\w*\Z", re.ASCII)
-"""Names that Spark accepts without backticks."""
+"""The names that Spark accepts without backticks."""
 
 
 def quote(name: str) -> str:
-    """Returns a column name for DDL: in backticks unless it is a plain word."""
+    """Returns a column name for DDL, in backticks unless it is a plain word."""
     return name if _WORD.match(name) else quoted(name)
 
 
@@ -76,7 +76,7 @@ def quoted(name: str) -> str:
 
 
 class TypeReader:
-    """Parses types and lists of fields from a text; a cursor over its tokens."""
+    """A parser of types and lists of fields, with a cursor over the tokens of a text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -85,7 +85,7 @@ class TypeReader:
         self._advance()
 
     def _advance(self) -> None:
-        """Moves to the next token: (kind, text), kind one of name, text, word, sign, end."""
+        """Moves to the next token `(kind, text)`; kinds are name, text, word, sign and end."""
         match = _TOKEN.match(self.text, self._at)
         if match is None:
             if self.text[self._at :].strip():
@@ -97,31 +97,31 @@ class TypeReader:
         self._next = (kind, match.group(match.lastindex or 1))
 
     def fail(self, seen: str) -> None:
-        """Raises the error that points at the unexpected token."""
+        """Raises the error for an unexpected token."""
         raise SchemaError(
             f"cannot read {seen or 'the end'!r} in the columns or type {self.text!r}",
             hint="write Spark's DDL, such as 'name string, seats int, paid decimal(10,2)'",
         )
 
     def skip_sign(self, sign: str) -> bool:
-        """Skips `sign` if it comes next and returns True if it did."""
+        """Skips `sign` if it is the next token; returns True if it is."""
         if self._next != ("sign", sign):
             return False
         self._advance()
         return True
 
     def expect(self, sign: str) -> None:
-        """Skips `sign`, which must come next."""
+        """Skips `sign`, which must be the next token."""
         if not self.skip_sign(sign):
             self.fail(self._next[1])
 
     def end(self) -> None:
-        """Checks that nothing is left."""
+        """Raises SchemaError unless all tokens are parsed."""
         if self._next[0] != "end":
             self.fail(self._next[1])
 
     def word(self) -> str:
-        """Reads a name or word."""
+        """Parses a name or word."""
         kind, text = self._next
         if kind not in ("name", "word"):
             self.fail(text)
@@ -129,7 +129,7 @@ class TypeReader:
         return text.replace("``", "`") if kind == "name" else text
 
     def type(self) -> str:
-        """Reads one type."""
+        """Parses a type."""
         written = self.word()
         name = _SYNONYMS.get(written.lower(), written.lower())
         if name in SCALARS:
@@ -161,7 +161,7 @@ class TypeReader:
         )
 
     def _interval(self) -> str:
-        """Reads the units of an interval."""
+        """Parses the units of an interval."""
         type_ = f"interval {self.word().lower()}"
         if self._next[0] == "word" and self._next[1].lower() == "to":
             self._advance()
@@ -174,7 +174,7 @@ class TypeReader:
         return type_
 
     def _decimal(self) -> str:
-        """Reads precision and scale, by default Spark's (10, 0)."""
+        """Parses precision and scale, by default Spark's (10, 0)."""
         precision, scale = "10", "0"
         if self.skip_sign("("):
             precision = self.word()
@@ -193,7 +193,7 @@ class TypeReader:
         return f"decimal({int(precision)},{int(scale)})"
 
     def fields(self, close: str) -> list[tuple[str, str]]:
-        """Reads `name type` or `name: type`, up to `close` ('' for the end)."""
+        """Parses fields `name type` or `name: type`, up to `close`; to the end if it is empty."""
         fields: list[tuple[str, str]] = []
         while not (self.skip_sign(close) if close else self._next[0] == "end"):
             if fields:

@@ -1,8 +1,8 @@
-"""Decimals as whole numbers of their last place: numpy's int64 where all fit, else Python's.
+"""Decimals as unscaled integers: in numpy's int64 if all fit, otherwise as Python integers.
 
-`12.50` of decimal(10,2) is 1250. Arithmetic over decimals is exact arithmetic over these numbers.
-They are no physical form of a column: `load_decimals` and `store_decimals` convert from and to the
-forms of columns.
+`12.50` of decimal(10,2) is 1250. Exact arithmetic of decimals is integer arithmetic of these
+numbers. They are not a physical form of a column: `load_decimals` and `store_decimals` convert from
+and to the forms of columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOUGHT = Exact(0)
 
 
 def unscaled_values(values: Sequence[int]) -> Wholes:
-    """Returns Python integers as int64 if all fit, else as objects."""
+    """Returns Python integers as int64 if all fit, otherwise as objects."""
     try:
         return np.array(values, np.int64)
     except OverflowError:
@@ -39,9 +39,12 @@ def unscaled_values(values: Sequence[int]) -> Wholes:
 
 
 def load_decimals(column: Column, type_: str) -> tuple[Wholes, Wholes | None]:
-    """Returns a column's whole numbers, 0 where it is null, and the null mask (None: no nulls).
+    """Returns the unscaled integers of a column, 0 for nulls, and its null mask.
 
-    Cost: objects some 0.2 us a value; Arrow O(n) vectorised, unless a value is beyond 64 bits.
+    The mask is None if there are no nulls.
+
+    Cost: about 0.2 us for each Python decimal. An Arrow column is converted in numpy, unless a
+    value needs more than 64 bits.
     """
     if not isinstance(column, np.ndarray):
         return _of_arrow(column)
@@ -68,9 +71,9 @@ def _of_arrow(array: pa.Array) -> tuple[Wholes, Wholes | None]:
 
 
 def take_decimals(array: pa.Array, index: np.ndarray[Any, Any]) -> pa.Array:
-    """Returns the values of an Arrow column at positions.
+    """Returns the values of an Arrow column at the given positions.
 
-    Cost: numpy's indexing and some microseconds, less than Arrow's own take.
+    Cost: numpy's indexing and a few us, less than Arrow's `take`.
     """
     n = len(index)
     if not n:
@@ -96,7 +99,7 @@ def equal(left: pa.Array, right: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]
 
 
 def store_decimals(values: Wholes, nulls: Wholes | None, type_: str) -> Column:
-    """Returns the column of whole numbers that fit the type, in the form for its size."""
+    """Returns the column of unscaled integers, in the form for its number of rows."""
     if len(values) > FEW_DECIMALS:
         return _to_arrow(values, nulls, type_)
     places = -decimal_parts(type_)[1]

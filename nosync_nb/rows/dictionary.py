@@ -1,10 +1,10 @@
-"""Dictionary-encoded text: a column of few distinct texts, as one byte for each row.
+"""Dictionary-encoded text: a column with few distinct texts, stored as one byte for each row.
 
-This is the fourth physical form of a column, and its form in a part file: the codes are in the
-column, the texts in the file's header. Slices, taken rows and joined columns stay encoded, so that
-merges move bytes instead of texts. Every other function decodes first. The form is Arrow's: an
-array with a dictionary. The dictionary always has `MOST` texts, so that no code of a damaged file
-points outside it.
+This is the fourth physical form of a column. In a part file it is stored the same way: the codes in
+the column, the texts in the file's header. Slices, taken rows and concatenated columns stay
+encoded, so that merges move bytes instead of texts. All other functions decode first. The form is
+Arrow's dictionary array. The dictionary always has `MOST` texts, so that no code in a damaged file
+can be outside of it.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ _SAMPLE = 1024
 
 
 def is_dictionary(column: Any) -> bool:
-    """Returns True if a column that is no numpy array is dictionary-encoded."""
+    """Returns True if an Arrow column is dictionary-encoded."""
     return bool(column.type.id == _ID)
 
 
 def dictionary_column(codes: pa.Array, texts: Sequence[str]) -> pa.DictionaryArray:
-    """Returns an encoded column from the number of each row's text, null where it is. O(texts)."""
+    """Returns an encoded column from the code of each row, which may be null.
+
+    Cost: O(texts).
+    """
     padded = [*texts, *[""] * (MOST - len(texts))]
     dictionary = buffers.arrow_from_list(padded, pa.string())
     return pa.DictionaryArray.from_arrays(codes, dictionary, safe=False)
 
 
 def dictionary_encoded(column: pa.Array) -> pa.DictionaryArray | None:
-    """Returns a column of texts in this form, None if they are too many or too long.
+    """Returns a column of text in this form; None if it has too many or too long texts.
 
-    Cost: some 10 ns a row; a column with many texts is read only in part.
+    Cost: about 10 ns for each row; of a column with many distinct texts, only a part is read.
     """
     if is_dictionary(column):
         return column
@@ -59,7 +62,10 @@ def dictionary_encoded(column: pa.Array) -> pa.DictionaryArray | None:
 
 
 def sorted_dictionary(column: pa.DictionaryArray) -> tuple[pa.Array, list[str]]:
-    """Returns the codes of a column, and its used texts in order: equal columns give equal ones."""
+    """Returns the codes of a column for its used texts in ascending order, and these texts.
+
+    Equal columns have equal results.
+    """
     codes, missing = codes_of(column), None
     if column.null_count:
         missing = buffers.null_mask_of(column.indices)
@@ -72,25 +78,28 @@ def sorted_dictionary(column: pa.DictionaryArray) -> tuple[pa.Array, list[str]]:
 
 
 def codes_of(column: pa.DictionaryArray) -> Codes:
-    """Returns the code of each row, any value where it is null."""
+    """Returns the code of each row; the code of a null is arbitrary."""
     codes: Codes = buffers.numbers(column.indices, np.uint8)
     return codes
 
 
 def column_of_codes(codes: Codes, column: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Returns rows with the texts of another column."""
+    """Returns an encoded column of codes that refer to the texts of another column."""
     return pa.DictionaryArray.from_arrays(
         buffers.arrow_from_numpy(codes), column.dictionary, safe=False
     )
 
 
 def decoded_column(column: pa.Array) -> pa.Array:
-    """Returns an Arrow column as an array of its values. O(n) if it is encoded."""
+    """Returns an Arrow column without dictionary encoding.
+
+    Cost: O(n) if it is encoded, otherwise O(1).
+    """
     return column.dictionary.take(column.indices) if is_dictionary(column) else column
 
 
 def take_codes(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> pa.DictionaryArray:
-    """Returns the rows at some positions, still encoded."""
+    """Returns the rows at the given positions, still encoded."""
     indices = column.indices
     if not indices.null_count:
         return column_of_codes(codes_of(column)[index], column)
@@ -99,7 +108,7 @@ def take_codes(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> pa.Di
 
 
 def concat_dictionaries(columns: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray | None:
-    """Returns encoded columns one after the other; None if they have too many texts together."""
+    """Concatenates encoded columns; returns None if they have too many distinct texts together."""
     number_of: dict[str, int] = {}
     tables = []
     for column in columns:

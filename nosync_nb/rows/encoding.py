@@ -1,12 +1,13 @@
 """One canonical, order-preserving encoding of a value to bytes.
 
-Two values of a type are equal exactly when their encodings are. The order of encodings (as unsigned
-bytes) is the order of values: null first, NaN greatest, -0.0 as 0.0, text by its UTF-8 bytes,
-arrays and structs element by element, maps as their entries sorted by key. No encoding is a prefix
-of another one of its type, so encodings of several columns may be joined.
+Two values of a type are equal exactly if their encodings are equal. The order of encodings as
+unsigned bytes is the order of the values: null first, NaN greatest, -0.0 as 0.0, text by its UTF-8
+bytes, arrays and structs element by element, maps as their entries sorted by key. No encoding is a
+prefix of another one of the same type, so the encodings of several columns may be concatenated.
 
-Nested columns are compared, hashed and sorted by it, since Arrow has no kernels for them; scalars
-use it on slow paths only. Integers take 8 bytes whatever their width, so widening changes nothing.
+Nested columns are compared, hashed and sorted by their encodings, because Arrow has no kernels for
+them. Scalars are encoded on slow paths only. An integer takes 8 bytes whatever its width, so
+widening a column does not change its encodings.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ def encode(value: Any, type: str) -> bytes:
     """Returns the canonical bytes of one value.
 
     Args:
-        value: a Python object (dates, datetimes, lists, dicts) or a value as columns store it.
+        value: a Python object (dates, datetimes, lists, dicts), or a value as columns store it.
 
-    Cost: O(size of the value), some microseconds: not for the hot path.
+    Cost: O(size of the value), a few us; too slow for every row of an epoch.
     """
     if value is None:
         return _NULL
@@ -65,7 +66,7 @@ def encode(value: Any, type: str) -> bytes:
 
 
 def _body(value: Any, type: str) -> bytes:
-    """Encodes a value that is not null, without the leading mark."""
+    """Encodes a value that is not null, without the leading byte."""
     if type == "string":
         return _escaped(value.encode())
     if type == "binary":
@@ -89,12 +90,12 @@ def _body(value: Any, type: str) -> bytes:
 
 
 def _escaped(text: bytes) -> bytes:
-    """Ends the bytes with two zeros; zeros inside are followed by 255, so order is kept."""
+    """Ends the bytes with two zeros; inner zeros are followed by 255 to keep the order."""
     return text.replace(b"\x00", b"\x00\xff") + b"\x00\x00"
 
 
 def _double(value: float) -> bytes:
-    """Encodes a float so that bytes are ordered as numbers are, NaN last."""
+    """Encodes a float so that bytes have the order of numbers, with NaN last."""
     if value != value:
         return b"\xff" * 8
     (bits,) = _unpack_bits(_pack_double(value + 0.0))
@@ -102,29 +103,29 @@ def _double(value: float) -> bytes:
 
 
 def unscaled(value: Decimal, scale: int) -> int:
-    """Returns the digits of a decimal as an integer, `value * 10**scale`, cut and not rounded."""
+    """Returns the unscaled integer of a decimal, `value * 10**scale`, truncated and not rounded."""
     return int(_scaled(value, scale))
 
 
 def _decimal(value: Decimal, scale: int) -> bytes:
-    """Encodes the unscaled integer in 17 bytes."""
+    """Encodes the unscaled integer of a decimal in 17 bytes."""
     return (unscaled(value, scale) + (1 << 135)).to_bytes(17, "big")
 
 
 def _sequence(items: Iterable[bytes]) -> bytes:
-    """Joins the encodings of elements; a shorter sequence comes first."""
+    """Concatenates the encodings of elements; a sequence is less than its extensions."""
     return b"".join(b"\x01" + item for item in items) + _END
 
 
 def _entries(items: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Joins the entries of a map, sorted by key."""
+    """Concatenates the encoded entries of a map, sorted by key."""
     return _sequence(key + value for key, value in sorted(items))
 
 
 def encode_array(array: pa.Array, type: str) -> list[bytes]:
     """Returns the canonical bytes of every value of an Arrow array of `type`.
 
-    Cost: O(n) Python steps.
+    Cost: a Python step for each value.
     """
     if not is_nested(type):
         return [encode(value, type) for value in raw_list(array, type)]
@@ -143,7 +144,7 @@ def encode_array(array: pa.Array, type: str) -> list[bytes]:
 
 
 def _encode_lists(array: pa.Array, type: str) -> Iterable[bytes]:
-    """Encodes lists and maps as if none were null."""
+    """Encodes lists and maps without regard to nulls."""
     if not len(array):
         return []
     offsets = array.offsets.to_pylist()
@@ -160,7 +161,7 @@ def _encode_lists(array: pa.Array, type: str) -> Iterable[bytes]:
 
 
 def _validity(array: pa.Array) -> Sequence[bool] | None:
-    """Returns a mask of the values that are not null, or None if all are."""
+    """Returns a mask of the values that are not null; None if there are no nulls."""
     if not array.null_count:
         return None
     valid: list[bool] = array.is_valid().to_pylist()
@@ -180,7 +181,7 @@ def raw_list(array: pa.Array, type: str) -> list[Any]:
 def encode_column(column: Any, type: str) -> list[bytes]:
     """Returns the canonical bytes of every value of a column in any of its forms.
 
-    Cost: O(n) Python steps.
+    Cost: a Python step for each value.
     """
     if isinstance(column, np.ndarray):
         return [encode(value, type) for value in column.tolist()]

@@ -1,16 +1,17 @@
 """Hashes of rows and keys: the same number here and in Spark's JVM.
 
-The hash of columns c1, c2, .. is Spark's `xxhash64(bitmap, c1, c2, ..)`: XXH64 with seed 42,
-chained, the hash of one value being the seed of the next. `bitmap` is a bigint whose bit i is set
-where column i is null: Spark skips nulls, so without it (null, 1) and (1, null) would collide.
-More than 64 columns have one bigint per 64. Integers are hashed as bigint, so that widening a
-column changes no hash. Nested values are hashed by their canonical encoding, unknown to Spark.
+The hash of columns c1, c2, .. is Spark's `xxhash64(bitmap, c1, c2, ..)`: XXH64 with seed 42, in
+which the hash of each value is the seed of the next one. `bitmap` is a bigint whose bit i is set
+where column i is null. Spark skips nulls, so without the bitmap (null, 1) and (1, null) would have
+the same hash. More than 64 columns have one bitmap for each 64 columns. Integers are hashed as
+bigint, so that widening a column does not change hashes. Nested values are hashed by their
+canonical encoding, which Spark cannot compute.
 
 Design
-    Up to `_FEW` rows each value goes to the C library, 0.15 us a value; beyond, numpy does the
-    arithmetic of XXH64 on blocks of rows that stay in the cache. Text is grouped by length, so
-    that a block has one sequence of steps. Objects always go to the C library. Little-endian
-    machines are assumed, as Spark and Arrow do.
+    Up to `_FEW` rows, the C library hashes each value in 0.15 us. For more rows, numpy computes
+    XXH64 on blocks of rows that fit the cache. Text is grouped by length, so that all texts of a
+    block need the same steps. The C library always hashes objects. Little-endian machines are
+    assumed, as in Spark and Arrow.
 
 Source: Y. Collet, xxHash specification 0.1.1, XXH64.
 """
@@ -45,10 +46,10 @@ _ndarray = np.ndarray
 def hash_columns(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashes:
     """Returns the hash of each of `n` rows over the given columns.
 
-    Equal rows have equal hashes; a column that was widened keeps them. No columns at all: every
+    Equal rows have equal hashes, and widening a column does not change them. Without columns, every
     row has the hash of an empty bitmap.
 
-    Cost: 10 rows of 2 bigints 6 us; 1 M bigints some 10 ms, 1 M short strings some 60 ms.
+    Cost: 6 us for 10 rows of 2 bigints; about 10 ms for 1 M bigints; 60 ms for 1 M short strings.
     """
     if n > _FEW:
         return _hash_many(columns, types, n)
@@ -73,12 +74,12 @@ def hash_columns(columns: Sequence[Column], types: Sequence[str], n: int) -> Has
 def extend_hashes(
     hashes: Hashes, columns: Sequence[Column], types: Sequence[str], n: int
 ) -> Hashes | None:
-    """Returns the hashes of rows from those of their first columns, given the others.
+    """Returns the hashes of rows with additional columns from the hashes of the first columns.
 
-    None if one of the others holds a null, because then the bitmap, which is hashed first, changes.
-    The same is true for more than 64 columns, which the caller must check.
+    Returns None if an additional column contains a null, because then the bitmap, which is hashed
+    first, is different. It is also different for more than 64 columns, which the caller must check.
 
-    Cost: that of hashing the given columns alone.
+    Cost: that of hashing the additional columns alone.
     """
     for column in columns:
         if null_mask(column) is not None:
@@ -95,7 +96,7 @@ def extend_hashes(
 
 @lru_cache(maxsize=256)
 def _no_nulls(count: int) -> int:
-    """Returns the hash of the bitmaps of `count` columns without nulls."""
+    """Returns the hash of the null bitmaps of `count` columns without nulls."""
     seed = SEED
     for _ in range(max(1, -(-count // 64))):
         seed = _digest(b"\x00" * 8, seed)
@@ -114,17 +115,17 @@ def _bitmap_hashes(nulls: Sequence[np.ndarray[Any, Any] | None], n: int) -> Hash
     return hashes
 
 
-# Few rows: the bytes of each value, hashed one by one.
+# Few rows: the C library hashes the bytes of each value.
 
 
 @lru_cache(maxsize=4096)
 def _cutter(size: int, n: int) -> Any:
-    """Returns a function that cuts a buffer into `n` pieces of `size` bytes."""
+    """Returns a function that splits a buffer into `n` pieces of `size` bytes."""
     return struct.Struct(f"{size}s" * n).unpack
 
 
 def _blobs(column: Column, type_: str) -> Sequence[Any]:
-    """Returns the bytes that Spark hashes for each value, None for null."""
+    """Returns the bytes that Spark hashes for each value; None for a null."""
     if type_.startswith("decimal"):
         return _decimal_blobs(column, type_)
     if type(column) is not _ndarray:
@@ -150,7 +151,7 @@ def _blobs(column: Column, type_: str) -> Sequence[Any]:
 
 @lru_cache(maxsize=256)
 def _encoder(type_: str) -> Any:
-    """Returns the function from a value of object form to the bytes that Spark hashes."""
+    """Returns the function that converts a value in object form to the bytes that Spark hashes."""
     if type_ == "string":
         return str.encode
     if type_ == "double":
@@ -163,7 +164,7 @@ def _encoder(type_: str) -> Any:
 
 
 def _decimal_blobs(column: Column, type_: str) -> Sequence[bytes | None]:
-    """Returns the bytes for decimals: those of up to 18 digits are hashed as bigint."""
+    """Returns the bytes that Spark hashes for decimals; up to 18 digits, those of a bigint."""
     numbers, nulls = decimals.load_decimals(column, type_)
     blobs: Sequence[bytes]
     if decimal_parts(type_)[0] <= _LONG_DIGITS:
@@ -176,21 +177,21 @@ def _decimal_blobs(column: Column, type_: str) -> Sequence[bytes | None]:
 
 
 def _java_bytes(number: int) -> bytes:
-    """Returns the result of Java's `BigInteger.toByteArray`: the shortest two's complement."""
+    """Returns the result of Java's `BigInteger.toByteArray`: the shortest two's complement form."""
     bits = number.bit_length() if number >= 0 else (~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
 
 def _nested_blobs(array: pa.Array, type_: str) -> list[bytes | None]:
-    """Returns the canonical encodings of nested values."""
+    """Returns the canonical encodings of nested values; None for a null."""
     return [None if code == b"\x00" else code for code in encode_column(array, type_)]
 
 
-# Many rows: arithmetic on whole columns.
+# Many rows: numpy computes the hashes of whole columns.
 
 
 def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashes:
-    """Hashes rows column by column with numpy."""
+    """Hashes many rows column by column with numpy."""
     nulls = [null_mask(column) for column in columns]
     if any(mask is not None for mask in nulls):
         hashes = _bitmap_hashes(nulls, n)
@@ -203,7 +204,7 @@ def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashe
 
 
 def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
-    """Hashes one column with a seed per row; where it is null the result is undefined."""
+    """Hashes one column with a seed for each row; the result for a null is undefined."""
     if type_ in FIXED:
         values = (
             column if type(column) is _ndarray else buffers.fixed_width_array(column, FIXED[type_])
@@ -222,7 +223,7 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
     if type(column) is not _ndarray and dictionary.is_dictionary(column):
         held, starts, lengths = _text(column.dictionary)
         codes = dictionary.codes_of(column)
-        if len(seeds) > dictionary.MOST and (seeds == seeds[0]).all():  # it is the first column
+        if len(seeds) > dictionary.MOST and (seeds == seeds[0]).all():  # true for the first column
             return hash_bytes(held, starts, lengths, seeds[: dictionary.MOST])[codes]
         return hash_bytes(held, starts[codes], lengths[codes], seeds)
     if is_nested(type_):
@@ -238,13 +239,13 @@ def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
 
 
 def _halves(array: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Returns the lower and upper 64 bits of a decimal column."""
+    """Returns the lower and the upper 64 bits of a decimal column."""
     words = buffers.decimal_words(array)
     return words[:, 0], words[:, 1]
 
 
 def _hash_wide(low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], seeds: Hashes) -> Hashes:
-    """Hashes 128-bit numbers as the shortest big-endian two's complement bytes."""
+    """Hashes 128-bit numbers by their shortest big-endian two's complement bytes."""
     n = len(low)
     words = np.empty((n, 2), ">i8")
     words[:, 0], words[:, 1] = high, low
@@ -262,7 +263,7 @@ def _hash_wide(low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], seeds: Has
 def _text(
     array: pa.Array,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Returns the bytes of a string or binary column, the start and the length of each value."""
+    """Returns the bytes of a string or binary column, and the start and length of each value."""
     ends, data = buffers.bounds(array), array.buffers()[2]
     held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, "u1")
     return held, ends[:-1].astype(np.int64), np.diff(ends)
@@ -272,7 +273,7 @@ def spark_hash_sql(names: Sequence[str], types: Sequence[str]) -> str:
     """Returns the Spark SQL expression that computes the same hash in the JVM (a signed bigint).
 
     Raises:
-        SchemaError: for nested columns, whose encoding Spark does not know.
+        SchemaError: for nested columns, because Spark cannot compute their encoding.
     """
     columns = [quoted(name) for name in names]
     arguments = []
@@ -290,7 +291,7 @@ def spark_hash_sql(names: Sequence[str], types: Sequence[str]) -> str:
 
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
-"""One unsigned 64-bit number per row."""
+"""One unsigned 64-bit hash for each row."""
 
 _U = np.uint64
 _P1 = _U(0x9E3779B185EBCA87)
@@ -301,11 +302,11 @@ _P5 = _U(0x27D4EB2F165667C5)
 _WRAP = 1 << 64
 _BLOCK = 8192
 RUNS_MIN = 512
-"""Fewer runs of one length than this are hashed one by one."""
+"""The fewest byte strings of one length that numpy hashes together; fewer are hashed one by one."""
 
 
 def _rotate(x: Hashes, left: int) -> Hashes:
-    """Rotates `x` in place."""
+    """Rotates `x` to the left in place."""
     high = x >> _U(64 - left)
     x <<= _U(left)
     x |= high
@@ -313,7 +314,7 @@ def _rotate(x: Hashes, left: int) -> Hashes:
 
 
 def _finish(h: Hashes) -> Hashes:
-    """Mixes `h` in place: the avalanche."""
+    """Applies the final mixing of XXH64, the avalanche, to `h` in place."""
     h ^= h >> _U(33)
     h *= _P2
     h ^= h >> _U(29)
@@ -323,7 +324,7 @@ def _finish(h: Hashes) -> Hashes:
 
 
 def _add_word(h: Hashes, word: Hashes) -> Hashes:
-    """Adds 8 bytes to `h`, in place; overwrites `word`."""
+    """Mixes 8 bytes into `h` in place; overwrites `word`."""
     word *= _P2
     _rotate(word, 31)
     word *= _P1
@@ -335,7 +336,7 @@ def _add_word(h: Hashes, word: Hashes) -> Hashes:
 
 
 def _add_half(h: Hashes, half: Hashes) -> Hashes:
-    """Adds 4 bytes to `h`, in place; overwrites `half`."""
+    """Mixes 4 bytes into `h` in place; overwrites `half`."""
     half *= _P1
     h ^= half
     _rotate(h, 23)
@@ -345,7 +346,7 @@ def _add_half(h: Hashes, half: Hashes) -> Hashes:
 
 
 def hash_numbers(values: np.ndarray[Any, Any], seeds: Hashes) -> Hashes:
-    """Returns the hash of each value of 8 or of 4 bytes."""
+    """Returns the hash of each value, which has 8 or 4 bytes."""
     size = values.itemsize
     words = values.view(np.uint64 if size == 8 else np.uint32)
     add = _add_word if size == 8 else _add_half
@@ -362,14 +363,15 @@ def hash_bytes(
     lengths: np.ndarray[Any, Any],
     seeds: Hashes,
 ) -> Hashes:
-    """Returns the hash of each run of bytes.
+    """Returns the hash of each byte string.
 
     Args:
-        data: all bytes, uint8.
-        starts: the offset of each run, int64.
-        lengths: its bytes; runs of one length are hashed together.
+        data: the buffer of all bytes, uint8.
+        starts: the offset of each byte string, int64.
+        lengths: the length of each byte string; many of one length are hashed together.
 
-    Cost: O(bytes), and some 100 us for each distinct length; 0.3 us a run where few have one.
+    Cost: O(bytes), plus about 100 us for each distinct length, or 0.3 us for each byte string of a
+    rare length.
     """
     out = np.empty(len(starts), np.uint64)
     order = np.argsort(_narrow(lengths), kind="stable")
@@ -390,21 +392,21 @@ def hash_bytes(
 
 
 def _hash_each(data: Any, starts: Any, lengths: Any, seeds: Hashes) -> Hashes:
-    """Hashes runs one by one, by the C library."""
+    """Hashes byte strings one by one with the C library."""
     view, ends = memoryview(data), starts + lengths
     each = zip(starts.tolist(), ends.tolist(), seeds.tolist(), strict=True)
     return np.fromiter([_digest(view[a:b], seed) for a, b, seed in each], np.uint64)
 
 
 def _narrow(lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns lengths as 16-bit numbers if they fit: numpy sorts those by radix."""
+    """Returns lengths as 16-bit numbers if they fit, because numpy sorts those by radix sort."""
     if len(lengths) and lengths.max() < 1 << 16:
         return lengths.astype(np.uint16)
     return lengths
 
 
 def _words_at(data: np.ndarray[Any, Any], dtype: str, at: np.ndarray[Any, Any]) -> Hashes:
-    """Returns the little-endian numbers that begin at any bytes `at` of `data`."""
+    """Returns the little-endian numbers that begin at the byte offsets `at` of `data`."""
     size = np.dtype(dtype).itemsize
     view = np.ndarray((len(data) - size + 1,), dtype, data, strides=(1,))
     words: Hashes = view[at].astype(np.uint64, copy=False)
@@ -412,7 +414,7 @@ def _words_at(data: np.ndarray[Any, Any], dtype: str, at: np.ndarray[Any, Any]) 
 
 
 def _hash_run(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], size: int, h: Hashes) -> Hashes:
-    """Hashes runs of one length; overwrites `h`, which holds their seeds."""
+    """Hashes byte strings of one length; overwrites `h`, which contains their seeds."""
     left = size
     if size >= 32:
         h = _stripes(data, at, size // 32, h)
@@ -438,7 +440,7 @@ def _hash_run(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], size: int, h
 
 
 def _stripes(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], count: int, h: Hashes) -> Hashes:
-    """Returns the state after `count` stripes of 32 bytes."""
+    """Returns the hash state after `count` stripes of 32 bytes."""
     lanes = [h + _P1 + _P2, h + _P2, h.copy(), h - _P1]
     for stripe in range(count):
         for i, lane in enumerate(lanes):
@@ -454,7 +456,7 @@ def _stripes(data: np.ndarray[Any, Any], at: np.ndarray[Any, Any], count: int, h
 
 
 def _round(lane: Hashes, word: Hashes) -> Hashes:
-    """Adds 8 bytes to a lane, in place; overwrites `word`."""
+    """Mixes 8 bytes into a lane in place; overwrites `word`."""
     word *= _P2
     lane += word
     _rotate(lane, 31)

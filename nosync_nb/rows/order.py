@@ -1,8 +1,8 @@
 """The canonical order of rows: null first, NaN greatest, text by bytes, then the next column.
 
-It is the order of `encode`, computed on whole columns: every column is turned into unsigned codes
-of 64 bits that are ordered as its values are. Codes decide alone where they are exact; text longer
-than 8 bytes, wide decimals and nested values are decided by Arrow's byte order.
+It is the order of `encode`, computed on whole columns: every column is converted to unsigned 64-bit
+codes in the order of its values. Where codes are exact, they decide alone. Text of more than 8
+bytes, wide decimals and nested values are compared by Arrow in the order of their bytes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
 Codes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 CodesOf: TypeAlias = Callable[[Any], Codes]
-"""A function from a slice or positions to the codes of these rows."""
+"""A function that returns the codes of some rows, given by a slice or by their positions."""
 
 Ordering: TypeAlias = Sequence[tuple[int, bool]]
-"""Positions of columns, and True if their order is descending."""
+"""The positions of columns, each with True if its order is descending."""
 
 _SIGN = np.uint64(1 << 63)
 _HEADS = np.array([(1 << 64) - (1 << 64 - 8 * n) for n in range(9)], np.uint64)
-"""The masks of the first 0 to 8 of 8 bytes."""
+"""Masks that keep the first 0 to 8 bytes of a big-endian 64-bit number."""
 _LONG_DIGITS = 18
 _FEW = 96
 _ndarray = np.ndarray
@@ -49,11 +49,12 @@ _ndarray = np.ndarray
 def order_codes(column: Column, type_: str) -> Codes:
     """Returns a number per value that never contradicts the order of values; null is 0.
 
-    Equal codes mean equal values for fixed types and decimals up to 18 digits, except that null and
-    the least bigint or timestamp share 0. For text, bytes and nested values codes are the first 8
-    bytes, for wider decimals a rounding. Codes of one type may be compared across columns.
+    For fixed types and decimals up to 18 digits, equal codes mean equal values, with one exception:
+    null and the least bigint or timestamp have the code 0. The codes of text, bytes and nested
+    values are their first 8 bytes, and the codes of wider decimals are rounded. Codes of one type
+    may be compared across columns.
 
-    Cost: fixed types O(n) in numpy; objects and nested values O(n) Python steps.
+    Cost: O(n) in numpy for fixed types; a Python step for each object or nested value.
     """
     if type_ in FIXED:
         return _fixed_codes(column, type_)
@@ -75,7 +76,7 @@ def order_codes(column: Column, type_: str) -> Codes:
 
 
 def _fixed_codes(column: Column, type_: str) -> Codes:
-    """Returns the codes of a fixed type."""
+    """Returns the codes of a column of a fixed type."""
     missing = null_mask(column)
     if missing is not None:
         column = _filled(column, type_, missing)
@@ -92,7 +93,7 @@ def _fixed_codes(column: Column, type_: str) -> Codes:
 
 
 def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns a fixed column as numpy with any value where it is null."""
+    """Returns a fixed column as a numpy array; the value of a null is arbitrary."""
     dtype = FIXED[type_]
     if type(column) is _ndarray:
         return np.array([0 if value is None else value for value in column.tolist()], dtype)
@@ -100,7 +101,7 @@ def _filled(column: Column, type_: str, missing: np.ndarray[Any, Any]) -> np.nda
 
 
 def _decimal_codes(column: Column, type_: str) -> Codes:
-    """Returns the unscaled integers, or beyond 18 digits their nearest doubles, as codes."""
+    """Returns the codes of unscaled integers, or of the nearest doubles beyond 18 digits."""
     numbers, nulls = decimals.load_decimals(column, type_)
     if decimal_parts(type_)[0] <= _LONG_DIGITS:
         codes = _fixed_codes(numbers, "bigint")
@@ -112,9 +113,11 @@ def _decimal_codes(column: Column, type_: str) -> Codes:
 
 
 def _text_codes(array: pa.Array, skip: int = 0) -> Codes:
-    """Returns 8 bytes of each value of an array, from the given one on, as a big-endian number.
+    """Returns the 8 bytes of each value that follow `skip` bytes, as a big-endian number.
 
-    Missing bytes are 0. Cost: one unaligned read a value, some 10 ns.
+    Missing bytes are 0.
+
+    Cost: one unaligned read for each value, about 10 ns.
     """
     n = len(array)
     if not n:
@@ -140,9 +143,10 @@ def _text_codes(array: pa.Array, skip: int = 0) -> Codes:
 
 
 def exact_codes(column: Column, type_: str) -> Iterator[CodesOf] | None:
-    """Returns functions to codes that decide together, each among rows that are equal so far.
+    """Returns functions whose codes together decide the order of values; None if there are none.
 
-    Wide decimals and nested values have no such codes: None.
+    Each function decides among rows that are equal by the previous ones. Wide decimals and nested
+    values have no such codes.
     """
     if is_nested(type_) or (type_.startswith("decimal") and decimal_parts(type_)[0] > _LONG_DIGITS):
         return None
@@ -150,7 +154,7 @@ def exact_codes(column: Column, type_: str) -> Iterator[CodesOf] | None:
 
 
 def _deciding(column: Column, type_: str) -> Iterator[CodesOf]:
-    """Yields the codes of a type that has exact ones: of presence, of the value, of its length."""
+    """Yields the code functions of a type with exact codes: presence, value, length of text."""
     if null_mask(column) is not None:
         yield lambda index: _present(_part(column, index))
     if type_ not in ("string", "binary"):
@@ -173,7 +177,7 @@ def _part(column: Column, index: Any) -> Column:
 
 
 def _present(column: Column) -> Codes:
-    """Returns 1 for values and 0 for null."""
+    """Returns 1 for each value, and 0 for each null."""
     missing = null_mask(column)
     n = len(column)
     return np.ones(n, np.uint64) if missing is None else (~missing).astype(np.uint64)
@@ -187,7 +191,7 @@ def _lengths(text: pa.Array) -> np.ndarray[Any, Any]:
 def ordered(
     columns: Sequence[Column], types: Sequence[str], ordering: Ordering = ()
 ) -> np.ndarray[Any, Any]:
-    """Returns the positions of the rows in an order, ties in canonical order.
+    """Returns the positions of the rows in an order; ties are in canonical order.
 
     Cost: O(n log n) for each column.
     """
@@ -200,7 +204,7 @@ def ordered(
 
 
 def _reversed(column: Column, ascending: Any, type_: str) -> Any:
-    """Returns the order from greatest to least; equal values keep their order."""
+    """Returns the positions in descending order; equal values keep their order."""
     n = len(ascending)
     if not n:
         return ascending
@@ -212,9 +216,9 @@ def _reversed(column: Column, ascending: Any, type_: str) -> Any:
 
 
 def sort_indices(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[Any, Any]:
-    """Returns the positions of the rows in canonical order; equal rows keep theirs.
+    """Returns the positions of the rows in canonical order; equal rows keep their order.
 
-    Cost: O(n log n); few rows in Python, numbers in numpy, text in Arrow.
+    Cost: O(n log n); few rows are sorted in Python, numbers in numpy, and text in Arrow.
     """
     if not columns:
         return np.empty(0, np.int64)
@@ -232,7 +236,7 @@ def sort_indices(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[
 
 
 def _keys(column: Column, type_: str) -> list[Any]:
-    """Returns the sort keys of a column: codes, or text in Arrow; null has a key of its own."""
+    """Returns the sort keys of a column: codes, or text in Arrow, perhaps after a key for nulls."""
     missing = null_mask(column)
     if type_ in FIXED and FIXED[type_].itemsize < 8:
         return [order_codes(column, type_)]
@@ -255,7 +259,7 @@ def _keys(column: Column, type_: str) -> list[Any]:
 
 
 def _wide_decimal_keys(array: pa.Array, missing: np.ndarray[Any, Any] | None) -> list[Any]:
-    """Returns the sort keys of wide decimals: their upper 64 bits, then the lower ones."""
+    """Returns the sort keys of wide decimals: the upper 64 bits, then the lower ones."""
     words = buffers.decimal_words(array).view(np.uint64)
     keys = [words[:, 1] ^ _SIGN, words[:, 0]]
     if missing is None:
@@ -264,14 +268,14 @@ def _wide_decimal_keys(array: pa.Array, missing: np.ndarray[Any, Any] | None) ->
 
 
 def _sort_few(columns: Sequence[Column], types: Sequence[str]) -> np.ndarray[Any, Any]:
-    """Sorts few rows by Python's comparison, which orders text by code points as UTF-8 does."""
+    """Sorts few rows by Python's comparison, which has the same order for text as UTF-8 bytes."""
     keys = [_comparable(column, type_) for column, type_ in zip(columns, types, strict=True)]
     rows = keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
     return np.array(sorted(range(len(rows)), key=rows.__getitem__), np.int64)
 
 
 def _comparable(column: Column, type_: str) -> list[Any]:
-    """Returns Python values that compare as the values of the column do."""
+    """Returns Python values that compare like the values of the column."""
     if is_nested(type_):
         return encode_column(column, type_)
     if type(column) is not _ndarray and type_.startswith("decimal"):
@@ -287,7 +291,7 @@ def _comparable(column: Column, type_: str) -> list[Any]:
 
 
 def _comparable_wholes(column: Column, type_: str) -> list[Any]:
-    """Returns such values for decimals in Arrow."""
+    """Returns Python values that compare like the decimals of an Arrow column."""
     numbers, nulls = decimals.load_decimals(column, type_)
     values: list[Any] = numbers.tolist()
     if nulls is None:

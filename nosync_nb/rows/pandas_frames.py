@@ -1,9 +1,9 @@
 """Converts Arrow tables to pandas DataFrames, and marks the columns that cannot be loaded again.
 
-pandas' numpy types have no null. An integer column with a null becomes floats, which are exact
-below 2^53 alone: the loader refuses greater ones (ingest/coerce.py). NaN and null both become NaN,
-and the least timestamp is NaT. No loader can distinguish these, so a frame names such columns in
-its `attrs`, which pandas carries along, and the loader refuses them.
+pandas' numpy types have no null. An integer column with a null becomes floats, which are exact only
+below 2^53; the loader refuses greater ones (ingest/coerce.py). NaN and null both become NaN, and
+the least timestamp becomes NaT. No loader can distinguish these values. So a frame lists such
+columns in its `attrs`, which pandas preserves, and the loader refuses them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from nosync_nb.errors import SchemaError
 
 AMBIGUOUS = "nosync.ambiguous"
-"""The key in `attrs` of the names of columns in which pandas has one value for two."""
+"""The key in `attrs` for the names of columns in which two different values became one."""
 
 _LEAST = -(1 << 63)
 _types = pa.types
@@ -30,9 +30,9 @@ def to_frame(table: pa.Table, types: str) -> Any:
         types: "numpy", or "arrow" for Arrow-backed columns, which hold every value exactly.
 
     Raises:
-        SchemaError: if `types` is another word, or numpy and Python cannot hold a value.
+        SchemaError: if `types` is neither of them, or if numpy and Python cannot hold a value.
 
-    Cost: that of pyarrow, and a pass over the floats, times and nested columns.
+    Cost: that of pyarrow, plus a pass over the floats, times and nested columns.
     """
     if types == "arrow":
         import pandas as pd
@@ -62,12 +62,12 @@ def to_frame(table: pa.Table, types: str) -> Any:
 
 
 def refuse_ambiguous(series: Any) -> None:
-    """Raises if a series came from `to_frame` and has one value for two in the table.
+    """Refuses a series in which `to_frame` converted two different values to one.
 
     Raises:
-        SchemaError: names the call to use.
+        SchemaError: its hint names the call to use instead.
 
-    Cost: a pass over a column that its frame names, else O(1).
+    Cost: a pass over a column that is listed as ambiguous, otherwise O(1).
     """
     if series.name not in series.attrs.get(AMBIGUOUS, ()):
         return
@@ -81,7 +81,7 @@ def refuse_ambiguous(series: Any) -> None:
 
 
 def _is_ambiguous(column: pa.ChunkedArray) -> bool:
-    """Returns True if values of a column differ that are the same in numpy."""
+    """Returns True if numpy types cannot distinguish two values of a column."""
     if _types.is_floating(column.type):
         return bool(pc.any(pc.is_nan(column)).as_py())
     for leaf, listed in _leaves(column):
@@ -98,7 +98,7 @@ def _has_null_integers(leaf: tuple[pa.Array, bool]) -> bool:
 
 
 def _leaves(column: pa.ChunkedArray) -> Iterator[tuple[pa.Array, bool]]:
-    """Yields the flat arrays of a column, each with True if it holds the items of lists."""
+    """Yields the flat arrays inside a column, each with True if it has the elements of lists."""
     parts = [(chunk, False) for chunk in column.chunks]
     while parts:
         array, listed = parts.pop()

@@ -1,11 +1,12 @@
 """Splits work on large columns among several cores.
 
 numpy and Arrow release the interpreter's lock while they work, so threads of one process run in
-parallel. Their result does not depend on the thread that made each part. No thread remains once the
-call returns: an interrupted call waits for the running parts and starts no other.
+parallel. The result does not depend on the thread that computes a part. No thread remains after the
+call returns: an interrupted call waits for the running parts and starts no further ones.
 
-The work must not slow down others: few threads, for large columns alone; none for background work
-of a commit, and none on Spark's executors, which run a task for each core already.
+The work must not slow down other work. So few threads are started, and only for large columns. None
+are started for the background work of a commit, or on Spark's executors, which already run a task
+on each core.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 MANY = 1 << 18
-"""Fewer rows are done before a thread has started."""
+"""The fewest rows that are split; fewer are processed before a thread has started."""
 
 CORES_MAX = 4
-"""Each core holds a copy of the data that it works on."""
+"""The maximum number of cores, because each core copies the data on which it works."""
 
 
 class _ThreadSettings(threading.local):
-    """Settings of the current thread."""
+    """The settings of the current thread: `shared` is True if it may use several cores."""
 
     shared = True
 
@@ -32,19 +33,19 @@ _settings = _ThreadSettings()
 
 
 def single_threaded() -> None:
-    """Makes the current thread work alone from here on, because others use the other cores."""
+    """Restricts the current thread to one core, because other work uses the other cores."""
     _settings.shared = False
 
 
 def count(rows: int) -> int:
-    """Returns how many cores share the work on a number of rows."""
+    """Returns the number of cores that share the work on a number of rows."""
     if rows < MANY or not _settings.shared:
         return 1
     return min(usable_cores(), CORES_MAX)
 
 
 def usable_cores() -> int:
-    """Returns how many cores this process may run on."""
+    """Returns the number of cores on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -54,7 +55,7 @@ def map_parallel(work: Callable[[int], None], parts: int, cores: int) -> None:
     """Calls `work(0)`, `work(1)`, ... , each once, in any order and in parallel.
 
     Raises:
-        Exception: raised by one of the calls; others may have finished, or not.
+        Exception: raised by one of the calls; other calls may or may not have been completed.
     """
     if cores < 2 or parts < 2:
         for part in range(parts):
@@ -75,13 +76,13 @@ def map_parallel(work: Callable[[int], None], parts: int, cores: int) -> None:
 
     others: list[threading.Thread] = []
     try:
-        with suppress(RuntimeError):  # no more threads can be started: fewer do the same
+        with suppress(RuntimeError):  # if no more threads can start, fewer threads do the work
             for _ in range(cores - 1):
                 others.append(threading.Thread(target=run_helper, name="nosync-cores", daemon=True))
                 others[-1].start()
         run()
     finally:
-        for _ in ahead:  # no thread starts another part
+        for _ in ahead:  # takes the remaining parts, so that no thread starts another one
             pass
         for other in others:
             if other.ident is not None:

@@ -1,8 +1,9 @@
 """Schemas: the names and types of the columns of a collection.
 
-A schema is immutable, hashable and compares by fields. It has no nullability: every column may hold
-null. Names are exact; lookups also accept another case when that is unambiguous, as Spark does.
-Declared schemas must be unambiguous (`usable`); old logs may contain others.
+A schema is immutable and hashable, and is compared by its fields. It has no nullability: every
+column may contain nulls. Names are exact; a lookup also accepts another case if only one column
+matches, as in Spark. Declared schemas must not have names that differ only in case (`usable`); old
+logs may contain such schemas.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 class Field(NamedTuple):
-    """A column: its name and its type, a simple string of Spark."""
+    """A column: its name and its type, which is a simple string of Spark."""
 
     name: str
     type: str
@@ -41,7 +42,7 @@ class Schema:
     """The columns of a collection, in order.
 
     Args:
-        fields: (name, type) pairs; types already canonical (see `Schema.parse` for text).
+        fields: (name, type) pairs with canonical types (see `Schema.parse` for text).
 
     Raises:
         SchemaError: if a name occurs twice.
@@ -62,10 +63,10 @@ class Schema:
 
     @classmethod
     def parse(cls, ddl: str) -> Schema:
-        """Makes a schema from Spark DDL, `name type, ...`; types may use Spark's synonyms.
+        """Returns the schema of Spark DDL, `name type, ...`; types may use Spark's synonyms.
 
         Raises:
-            SchemaError: if the text is not understood or holds no column.
+            SchemaError: if the text cannot be parsed or has no columns.
         """
         text = ddl.strip()
         if text.lower().startswith("struct<"):
@@ -80,10 +81,10 @@ class Schema:
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Schema:
-        """Makes the schema that holds every row of an Arrow schema.
+        """Returns the schema that holds every row of an Arrow schema.
 
         Raises:
-            SchemaError: if a column has a type that rows cannot hold; names it.
+            SchemaError: if a column has a type that rows cannot hold; the message names the column.
         """
         fields = []
         for field in schema:
@@ -100,14 +101,14 @@ class Schema:
 
     @cached_property
     def ddl(self) -> str:
-        """The text from which `parse` makes this schema again."""
+        """The text that `parse` converts to this schema."""
         return ", ".join(f"{quote(name)} {type}" for name, type in self.fields)
 
     def index(self, name: str) -> int:
-        """Returns the position of a column: by its exact name, else by the only one in other case.
+        """Returns the position of a column, by its exact name or by the only name in another case.
 
         Raises:
-            SchemaError: if no column or several match; lists the columns.
+            SchemaError: if no column or several columns match; the message lists the columns.
         """
         found = self._index.get(name)
         if found is not None:
@@ -128,13 +129,13 @@ class Schema:
         raise SchemaError(f"no column {name!r}", hint=hint)
 
     def usable(self, what: str) -> Schema:
-        """Returns itself, if expressions and Spark can distinguish its columns, and it has some.
+        """Returns the schema itself, after checking that expressions and Spark can use its columns.
 
         Args:
             what: the owner of the columns, for messages: "input 'flights'".
 
         Raises:
-            SchemaError: if it has no column, or two whose names differ in case alone.
+            SchemaError: if there are no columns, or if two names differ only in case.
         """
         if not self.fields:
             raise SchemaError(
@@ -153,7 +154,7 @@ class Schema:
         return self
 
     def unused(self, name: str) -> str:
-        """Returns a name that no column has in any case: this one, or with `_` appended."""
+        """Returns `name`, with `_` appended until no column has that name in any case."""
         taken = {own.lower() for own in self.names}
         while name.lower() in taken:
             name += "_"

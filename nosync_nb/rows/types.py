@@ -1,6 +1,6 @@
 """The types of values: Spark's simple strings, their Arrow types and numpy dtypes.
 
-A type is a lower-case string as Spark's `simpleString` writes it ("bigint", "decimal(10,2)",
+A type is a lower-case string in the form of Spark's `simpleString` ("bigint", "decimal(10,2)",
 "array<struct<a:int,b:string>>"). Names of struct fields keep their case; names that are not plain
 words are in backticks. This module does not depend on columns or values.
 """
@@ -21,7 +21,7 @@ INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FLOATS = ("float", "double")
 
 OBJECT_BYTES = 50
-"""The memory of one value that is a Python object, such as a short text."""
+"""The estimated memory of a value that is a Python object, such as a short text, in bytes."""
 
 FIXED: dict[str, np.dtype[Any]] = {
     "boolean": np.dtype(np.bool_),
@@ -37,13 +37,16 @@ FIXED: dict[str, np.dtype[Any]] = {
     **dict.fromkeys(DAY_TIMES, np.dtype(np.int64)),
     **dict.fromkeys(YEAR_MONTHS, np.dtype(np.int32)),
 }
-"""Types whose null-free columns are numpy arrays: days for date, microseconds for timestamps and
-intervals of time, months for the others."""
+"""Types whose columns without nulls are numpy arrays.
+
+A date is a number of days, a timestamp or an interval of time a number of microseconds, and any
+other interval a number of months.
+"""
 
 _SECOND = 1_000_000
 _LAST = {"day": 86_400 * _SECOND, "hour": 3600 * _SECOND, "minute": 60 * _SECOND, "year": 12}
 UNIT: dict[str, int] = {t: _LAST[t.split()[-1]] for t in INTERVALS if t.split()[-1] in _LAST}
-"""Intervals that are whole numbers of a unit, and that unit as columns store it."""
+"""Interval types whose values are multiples of a unit, and the stored value of that unit."""
 
 _ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -67,7 +70,7 @@ _MEANT = b"nosync"
 
 
 def is_nested(type: str) -> bool:
-    """Returns True if `type` is an array, struct or map."""
+    """Returns True if a type is an array, struct or map."""
     return type.endswith(">")
 
 
@@ -89,13 +92,13 @@ def arrow_type(type: str) -> pa.DataType:
 
 
 def arrow_field(name: str, type: str) -> pa.Field:
-    """Returns the Arrow field of a column or a part of one."""
+    """Returns the Arrow field of a column, or of a part of a nested column."""
     meant = {_MEANT: type} if type in INTERVALS else None
     return pa.field(name, arrow_type(type), metadata=meant)
 
 
 def field_type(field: pa.Field) -> str:
-    """Returns the simple string of the type of an Arrow field.
+    """Returns the simple string of the type of an Arrow field, whose metadata may name an interval.
 
     Raises:
         SchemaError: as `spark_type` does.
@@ -108,14 +111,17 @@ def field_type(field: pa.Field) -> str:
 
 @lru_cache(maxsize=4096)
 def decimal_parts(type: str) -> tuple[int, int]:
-    """Returns precision and scale of a decimal type."""
+    """Returns the precision and the scale of a decimal type."""
     precision, scale = type[8:-1].split(",")
     return int(precision), int(scale)
 
 
 @lru_cache(maxsize=4096)
 def nested_parts(type: str) -> tuple[tuple[str, str], ...]:
-    """Returns (name, type) of the parts of a nested type: element | key, value | the fields."""
+    """Returns the parts of a nested type as (name, type).
+
+    An array has an element, a map a key and a value, and a struct its fields.
+    """
     reader = TypeReader(type)
     kind = reader.word().lower()
     reader.expect("<")
@@ -140,10 +146,10 @@ def holds_interval(type: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def canonical_type(text: str) -> str:
-    """Returns the simple string of a type written by a user.
+    """Returns the simple string of a type that a user wrote.
 
     Raises:
-        SchemaError: if the text is no type that rows can hold.
+        SchemaError: if the text is not a type that rows can hold.
     """
     reader = TypeReader(text)
     type = reader.type()
@@ -155,7 +161,7 @@ def spark_type(type: pa.DataType) -> str:
     """Returns the simple string of the type that holds every value of an Arrow type.
 
     Raises:
-        SchemaError: if no type does (times, periods, unions, nothing but null).
+        SchemaError: if no type does (times, periods, unions, and a type of nulls only).
     """
     name = _FROM_ARROW.get(type.id)
     if name is not None:
@@ -211,5 +217,5 @@ _FROM_ARROW: dict[int, str] = {
 
 
 def row_bytes(types: Sequence[str]) -> int:
-    """Returns about how many bytes a row of some types takes; a guess for Python objects."""
+    """Returns the approximate size of a row in bytes; a guess for Python objects."""
     return sum(FIXED[t].itemsize if t in FIXED else OBJECT_BYTES for t in types)

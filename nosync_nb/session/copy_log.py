@@ -1,9 +1,9 @@
 """Copies a log, with everything in it at one moment, into another folder.
 
-The owner of the log is not involved and does not wait. The copy has what a reader sees, as of the
-last published epoch. If the owner merges a needed file away meanwhile, the log is intact, and the
-copy starts again from the current files. The copy has an id of its own, so it cannot be mistaken
-for the log.
+The owner of the log is not involved and does not wait. The copy contains the state that a reader
+sees at the last published epoch. If the owner merges and deletes a needed file meanwhile, the copy
+starts again from the current files. The copy has an id of its own, so it cannot be mistaken for the
+log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nosync_nb.store.store import Store
 from nosync_nb.store.timetravel import branches
 
 TRIES = 8
-"""How often the copy starts again after the owner has deleted a file that it needs."""
+"""The most times that a copy starts again after the owner has deleted a file that it needs."""
 
 
 def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
@@ -37,7 +37,8 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
         TrustError: the catalog of the log is unsigned or signed with another key: copy its folder.
         CorruptLogError: a file that the log names is damaged or missing.
 
-    Cost: a hard link for each file on one file system, else their bytes; nothing for the owner.
+    Cost: a hard link for each file on the same file system, otherwise a copy of its bytes. The
+    owner does no work.
 
     Examples:
         >>> nosync.copy("flights.nosync", "copied.nosync")
@@ -64,7 +65,7 @@ def copy(path: str | os.PathLike[str], to: str | os.PathLike[str]) -> int:
 
 
 def _check_target(store: Store, target: str) -> None:
-    """Raises SchemaError if no folder can be created there."""
+    """Raises SchemaError if the target folder cannot be created."""
     files, within = store.files, os.path.join(store.path, "")
     why = ""
     if target.startswith(within):

@@ -1,10 +1,10 @@
-"""What a session shows of itself and lets a front end control, as three objects.
+"""Three objects with which a front end reads the facts of a session, and controls it.
 
     session.info.watches              # facts for status lines and views
     session.replicas.status()         # the copies of the log
     session.spark_control.cancel()    # the Spark session in use
 
-Each object only calls the services of its session, at the moment of the call. It has no state.
+Each call is forwarded to the services of the session. The objects have no state of their own.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ from nosync_nb.store.timetravel.branches import branch_origin
 
 if TYPE_CHECKING:
     from nosync_nb.session.services import Services
-if TYPE_CHECKING:
-    from nosync_nb.session.services import Services
 
 
 class SessionInfo:
-    """The facts of a session for status lines, views and reports; reads only.
+    """Read-only information about a session, for status lines, views and reports.
 
     Examples:
         >>> for stage in session.info.overview().collections:
@@ -112,7 +110,7 @@ class SessionInfo:
     def disk_usage(self) -> DiskUsage:
         """Returns the bytes and files of the log by purpose: `session.info.disk_usage().total`.
 
-        Cost: some microseconds for each file.
+        Cost: a few microseconds for each file.
 
         Examples:
             >>> usage = session.info.disk_usage()
@@ -125,7 +123,7 @@ class SessionInfo:
     def over_budget(self) -> bool:
         """True if the log exceeds its disk budget: `session.info.over_budget`.
 
-        Cost: as `disk_usage`, if the log has a budget.
+        Cost: that of `disk_usage`, if the log has a budget.
 
         Examples:
             >>> session.info.over_budget
@@ -144,7 +142,7 @@ class SessionInfo:
         return self._services.lazy_fetcher.left
 
     def trust(self) -> TrustReport:
-        """Returns whose key signed the log and its stages: `print(session.info.trust())`.
+        """Returns a report of the keys that signed the log and its stages, for `print`.
 
         Examples:
             >>> session.info.trust().whose
@@ -156,7 +154,7 @@ class SessionInfo:
 
     @property
     def activity(self) -> Activity | None:
-        """The long operation that runs now, for a progress display; None: nothing runs.
+        """The long operation that is running, for a progress display; None if there is none.
 
         Examples:
             >>> session.info.activity is None
@@ -199,8 +197,8 @@ class SessionInfo:
     def layers(self, name: str) -> list[dict[str, Any]]:
         """Returns the layers of a stage, oldest first: `session.info.layers("late")[0]["rows"]`.
 
-        Each has its epochs `[lower, upper)`, its rows, bytes, level and storage, and whether it is
-        being merged.
+        Each layer is a dict with its epochs `[lower, upper)`, its rows, bytes, level and storage,
+        and True if it is being merged.
 
         Examples:
             >>> [layer["rows"] for layer in session.info.layers("flights")]
@@ -262,7 +260,7 @@ class SessionInfo:
     def mark(self) -> OverviewMark:
         """Returns a token of this moment, which tells cheaply whether an overview has changed.
 
-        Cost: some microseconds.
+        Cost: a few microseconds.
 
         Examples:
             >>> mark = session.info.mark()
@@ -372,8 +370,8 @@ class Replicas:
         """Replaces the list of replicas, and the quorum.
 
         Args:
-            urls: of all replicas from now on; new ones are filled in the background.
-            quorum: how many replicas make an epoch safe; None: a majority.
+            urls: the URLs of all replicas; new replicas are filled in the background.
+            quorum: the number of replicas that make an epoch safe; `None` means a majority.
 
         Raises:
             SchemaError: a URL or the quorum is invalid.
@@ -420,7 +418,7 @@ class SparkControl:
         """Returns the user's Spark session, or starts one; stages become temporary views in it.
 
         Args:
-            purpose: for the error message.
+            purpose: the reason why Spark is needed, for the error message.
 
         Raises:
             NosyncError: Spark cannot be started.
@@ -467,7 +465,7 @@ _SHOWN_MAX = 400
 
 
 class StageTrust(NamedTuple):
-    """A stage: its author, why it is not run, and its operators, outermost first."""
+    """A stage: its author, the reason why it is not run, and its operators, outermost first."""
 
     name: str
     whose: str
@@ -494,8 +492,8 @@ class TrustReport(NamedTuple):
 def trust_report(services: Services) -> TrustReport:
     """Returns the origin of a session's log and of its stages. Compiles, loads and runs nothing.
 
-    No switch makes a log trusted: a stage becomes the user's through the user's own cell, and a log
-    through the key that signed it.
+    No setting makes a log trusted. A stage becomes the user's own when the user runs its cell, and
+    a log when the user has the key that signed it.
     """
     publisher, signer = services.publisher, services.signer
     key, unfit = signature.own_key()
@@ -540,7 +538,7 @@ def stage_summary(stage: Stage) -> str:
 
 
 def _definition_text(tree: Definition) -> str:
-    """Returns an operator and its inputs as nested calls, truncated to what can be shown."""
+    """Returns an operator and its inputs as nested calls, truncated near `_SHOWN_MAX`."""
     pieces: list[str] = []
     waiting: list[str | Definition] = [tree]
     inner: list[str | Definition]

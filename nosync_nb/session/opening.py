@@ -4,7 +4,7 @@ A log whose folder is gone is restored from its replicas. `on_loss` says what th
 too few of them can be read:
 
     refuse  raises: the caller decides (the default)
-    wait    asks again until enough of them answer, or until the timeout
+    wait    asks again until enough of them answer, or until the timeout has passed
     gap     continues with the readable copies, and reports for each stage the first epoch that may
             be missing
 
@@ -86,24 +86,26 @@ def open(
             `s3://bucket/prefix`. Files are transferred through it and retained in the folder.
             Without it only small DataFrames can be exchanged, over Arrow.
         spark_rows: first runs and epochs above this many rows run on executors, all others in this
-            process; None: by estimated cost, see `explain()`.
+            process; `None` decides by estimated cost, see `explain()`.
         mode: "w" writes; "r" follows the log without becoming its owner.
-        takeover: replaces an owner that is alive, or may be.
+        takeover: True to replace an owner that is alive, or may be.
         replicas: URLs of the copies of the log, `file:///absolute/folder` each, best on other
-            disks; None: those of the last opening. If the session's folder is missing, it is
+            disks; `None` means those of the last opening. If the session's folder is missing, it is
             restored from them.
-        quorum: how many replicas must have an epoch before it is safe; None: more than half.
+        quorum: the number of replicas that must have an epoch before it is safe; `None` means more
+            than half.
         on_loss: what to do if the folder is missing and too few replicas can be read to be sure
             that no safe epoch is lost. "refuse" raises, "wait" waits for more of them, "gap"
             continues with the readable ones; then `recovery.uncertain` lists what may be missing.
-        retain, budget: as the session's attributes, and "all", "none" for no bound; None:
-            unchanged.
-        timeout: the longest wait of "wait", in seconds; None: until it is interrupted.
+        retain, budget: values for the session's attributes; `"all"` and `"none"` remove the limit,
+            `None` leaves it unchanged.
+        timeout: the longest wait of `on_loss="wait"`, in seconds; `None` means until the call is
+            interrupted.
 
     Raises:
         SchemaError: an argument is not valid.
         DurabilityError: too few replicas of a lost log can be read; or the notebook has no log.
-        FencedError: another process writes it; the notes list what can be done.
+        FencedError: another process writes the log; the notes list the possible actions.
         CorruptLogError: a file on disk is damaged.
 
     Examples:
@@ -147,8 +149,9 @@ class _OpenRequest(NamedTuple):
     """The arguments of one opening; see `open`.
 
     Attributes:
-        replicas: None: those that the log has.
-        quorum: of the replicas that the log has, if no others are given.
+        replicas: the requested replicas; `None` means those of the log.
+        quorum: the requested quorum, which applies to the replicas of the log if no others are
+            given.
     """
 
     where: str
@@ -159,9 +162,9 @@ class _OpenRequest(NamedTuple):
     quorum: int | None
 
     def over(self, before: ReplicaConfig) -> ReplicaConfig | None:
-        """Returns the requested replicas of a log that has some already.
+        """Returns the requested replica settings of a log that has settings already.
 
-        None if none are requested.
+        Returns None if neither replicas nor a quorum are requested.
         """
         if self.replicas is None and self.quorum is not None:
             urls = [address.url for address in before.replicas]
@@ -170,7 +173,7 @@ class _OpenRequest(NamedTuple):
 
 
 def _open_or_reuse(request: _OpenRequest, *, gap: bool) -> Session:
-    """Returns the folder's open session of this process if it is usable; else opens one."""
+    """Returns the usable open session of the folder in this process, or opens a new one."""
     with _opening_lock:
         session = (
             _usable_session(request.where) if request.mode == "w" and not request.takeover else None
@@ -245,9 +248,9 @@ def _may_lack_state(store: Store) -> bool:
 
 
 def _configured_replicas(store: Store, request: _OpenRequest) -> tuple[ReplicaConfig, str | None]:
-    """Returns the replicas of an opened log, and why they cannot be used.
+    """Returns the replicas of an opened log, and the reason why its settings cannot be used.
 
-    The second value is None if they can be used.
+    The reason is None if they can be used.
     """
     log = store.log
     if log.mode == "r":
@@ -268,10 +271,10 @@ def _configured_replicas(store: Store, request: _OpenRequest) -> tuple[ReplicaCo
 
 
 def _prepare_replicas(store: Store, replicas: ReplicaConfig) -> tuple[ReplicaConfig, str | None]:
-    """Prepares the replicas that a branch has from its parent, at its first opening.
+    """Prepares the replicas that a branch inherits from its parent, at its first opening.
 
-    Returns them, and a note for the report. If one cannot be reached, the branch opens all the
-    same, and the next opening tries again.
+    Returns the replicas, and a note for the report (None without one). If a replica cannot be
+    reached, the branch is opened without replication, and the next opening tries again.
     """
     if not replicas.unprepared:
         return replicas, None
@@ -361,7 +364,7 @@ def _without_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if enabled:
-            if not gc.get_freeze_count():  # else this would thaw objects that another caller froze
+            if not gc.get_freeze_count():  # otherwise another caller has frozen objects
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
@@ -372,7 +375,7 @@ class RestorePolicy:
 
     Args:
         on_loss: "refuse", "wait" or "gap".
-        timeout: the longest wait, in seconds; None: no limit.
+        timeout: the longest wait, in seconds; `None` means no limit.
 
     Raises:
         SchemaError: an argument is not valid.
@@ -408,12 +411,13 @@ class RestorePolicy:
         return self._on_loss == "gap"
 
     def wait(self, missing: QuorumUnavailableError) -> None:
-        """Waits before the replicas are asked again; can be interrupted.
+        """Waits before the next attempt to read the replicas; can be interrupted.
 
-        Warns of the missing replicas, again whenever the text changes.
+        Warns of the missing replicas at the first wait, and whenever the text of the warning
+        changes.
 
         Raises:
-            MissingError: the policy does not wait, or its timeout has passed.
+            QuorumUnavailableError: the policy does not wait, or its timeout has passed.
         """
         if self._on_loss != "wait":
             raise missing

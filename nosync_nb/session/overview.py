@@ -2,8 +2,8 @@
 
 A view stores it, compares it and shows it in any thread. Building one reads rows only to count rows
 that were not counted before. It sorts nothing, and takes no lock that a commit takes. A stage that
-cannot be read says so, and hides no other stage. `OverviewMark` detects, much more cheaply, whether
-anything has changed.
+cannot be read is listed with the reason, and does not hide other stages. `OverviewMark` detects,
+much more cheaply, whether anything has changed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class StageOutline(NamedTuple):
     Attributes:
         reads: the names of the collections that it reads; empty for an input.
         persist: its durability level: memory, disk or replicas.
-        rows: its rows, copies counted; None: they cannot be read, see `why`.
-        size_bytes: size of its layers; approximate for layers in memory.
+        rows: the number of its rows, duplicates included; None if they cannot be read (see `why`).
+        size_bytes: the size of its layers; approximate for layers in memory.
         last: its last epoch.
         live: True if it follows the next epoch.
-        why: why it has stopped, or cannot be read; empty otherwise.
-        work: the work of its last run in this process; None: it has not run.
+        why: the reason why it has stopped or cannot be read; empty otherwise.
+        work: the work of its last run in this process; None if it has not run.
         frontier: its last epoch at each durability level.
         copies: its last epoch at each replica, in the order of the replicas.
-        after: by class of failure, the last epoch that it would keep.
+        after: the last epoch that would survive each class of failure.
         stale: True if it is stale, and `why` is the reason.
     """
 
@@ -62,7 +62,7 @@ class StageOutline(NamedTuple):
 
     @property
     def status_text(self) -> str:
-        """The status text for a view: `stale: ...`, or why it cannot be read; empty: none."""
+        """The text for a view: `stale: ...`, or the reason why it cannot be read; else empty."""
         return f"stale: {self.why}" if self.stale else self.why
 
 
@@ -70,11 +70,12 @@ class FailureCost(NamedTuple):
     """The cost of a failure at this moment.
 
     Attributes:
-        failure: class of the failure: kernel, power or disk.
-        lost: how many replicas are lost with the disk; None: as many as the quorum allows.
-        epoch: the epoch that the session would recover to.
-        epochs: how many epochs would be lost.
-        since: commit time of the first lost epoch; None: no epoch would be lost.
+        failure: the class of the failure: kernel, power or disk.
+        lost: the number of replicas that are lost with the disk; None means as many as the quorum
+            allows.
+        epoch: the epoch to which the session would recover.
+        epochs: the number of epochs that would be lost.
+        since: the commit time of the first lost epoch; None if no epoch would be lost.
     """
 
     failure: str
@@ -96,7 +97,7 @@ class Overview(NamedTuple):
     watches: tuple[WatchStatus, ...]
 
     def named(self, name: str) -> StageOutline | None:
-        """Returns the stage or input of a name."""
+        """Returns the stage or input with a name; None if there is none."""
         return next((each for each in self.collections if each.name == name), None)
 
 
@@ -115,7 +116,10 @@ class OverviewMark(NamedTuple):
 
 
 def overview_mark(services: Services) -> OverviewMark:
-    """Returns the current mark. Cost: some us, and some more for each replica."""
+    """Returns the current mark.
+
+    Cost: a few us, plus a few for each replica.
+    """
     services.follower.refresh()
     publisher = services.publisher
     snapshot, durable = publisher.snapshot, publisher.store.log.durable
@@ -138,7 +142,7 @@ def build_overview(services: Services) -> Overview:
     of_stages, of_replicas = frontiers.of_stages(), frontiers.of_replicas()
     after = {failure.value: frontiers.of_failure(failure) for failure in FailureClass}
     costs = _costs(services)
-    snapshot = publisher.snapshot  # taken last: not older than the frontiers
+    snapshot = publisher.snapshot  # last, so that it is not older than the frontiers
     outlines = []
     for name in sorted(snapshot.catalog, key=lambda each: not snapshot.catalog[each].is_input):
         stage = snapshot.catalog[name]
@@ -181,7 +185,7 @@ def build_overview(services: Services) -> Overview:
 def _rows_and_size(
     services: Services, snapshot: Snapshot, stage: Stage
 ) -> tuple[int | None, int, str]:
-    """Returns the rows of a stage, its bytes, and why they cannot be read."""
+    """Returns the row count and the bytes of a stage, and the reason if it cannot be read."""
     try:
         layers = services.maintenance.layers(stage.name)
         return (

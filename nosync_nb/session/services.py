@@ -1,9 +1,9 @@
 """The composition root: creates the services of a session, each from those before it.
 
-This module alone decides which service has which others. What each service owns, and under which
-lock, is documented in its module. A service is complete when it is created: no dependency is set
-later. A service that must hear of another one registers with it, so every dependency points to a
-service that is created earlier.
+Only this module decides which services a service uses. The module of each service documents its
+state, and the lock that guards it. A service is complete when it is created: no dependency is set
+later. A service that needs the events of another one registers with it. So every dependency points
+to a service that is created earlier.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Services:
             self._schedule_completion(opening, executor)
 
     def _schedule_completion(self, opening: RecoveryState, executor: BackfillExecutor) -> None:
-        """Cleans up after the previous owner; schedules what the first write must wait for."""
+        """Cleans up after the previous owner, and schedules the tasks before the first write."""
         report, publisher = opening.report, self.publisher
         if report.resumed_at:
             self.repeated_loads.start_comparing(report.resumed_at)

@@ -8,9 +8,9 @@
     session.commit()
     slow.rows()
 
-It is a facade: each call goes to a service, and no service knows the session. Changes are
-serialised by one writer lock. Readers take the current `Snapshot`, which never changes, and do not
-wait. An epoch is computed, written, then published by one assignment; if it fails, nothing changes.
+The session is a facade: each call goes to a service, and no service knows the session. One writer
+lock serialises changes. Readers take the current `Snapshot`, which never changes, and do not wait.
+An epoch is computed, written, then published by one assignment. If it fails, nothing changes.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class Session:
         loss of power, with `"replicas"` the loss of the disk.
 
         Args:
-            wait: the durability level to wait for; None: none.
+            wait: the durability level to wait for; `None` does not wait.
             label: a name for the epoch.
-            timeout: the longest wait for replicas, in seconds; None: no limit.
+            timeout: the longest wait for replicas, in seconds; `None` means no limit.
 
         Raises:
             OutcomeUnknownError: the epoch is committed, but the wait failed; `epoch` is its number.
@@ -191,23 +191,28 @@ class Session:
     def stream(self, frame: Any, into: Input, **options: Any) -> StreamFeed:
         r"""Commits each micro-batch of a streaming DataFrame as one epoch, exactly once.
 
-        It continues where the last one stopped, also after a restart. Rows are inserted; into a
-        keyed input they are upserted, and of several rows with one key in a batch any may win. An
-        earlier feed of the input from the same checkpoint is stopped. Batches undone by a rewind
-        are not delivered again.
+        The feed continues where the last one stopped, even after a restart. Rows are inserted; into
+        a keyed input they are upserted. If a batch has several rows with one key, any of them may
+        win. An earlier feed of the input from the same checkpoint is stopped. Batches undone by a
+        rewind are not delivered again.
 
         Args:
-            frame: made with `spark.readStream`, of classic Spark; columns match by name.
-            checkpoint: a folder or URL where Spark stores its progress; None: below the log's
-                folder. Two streams into one input need one each.
-            anew: starts again with all rows of the source, even if the log has batches of it.
-            trigger: as Spark's `DataStreamWriter.trigger` takes it: `processingTime="5 seconds"`,
-                `availableNow=True`; without one a batch follows the previous one at once.
+            frame: a DataFrame of classic Spark, made with `spark.readStream`; columns match by
+                name.
+            checkpoint: a folder or URL where Spark stores its progress; `None` means a folder below
+                the log's. Two streams into one input need different ones.
+            anew: True to start again with all rows of the source, even if the log has batches of
+                it.
+            trigger: an argument of Spark's `DataStreamWriter.trigger`: `processingTime="5 seconds"`
+                or `availableNow=True`. Without one, each batch immediately follows the previous
+                one.
 
         Raises:
-            StageError: `into` is no input, or `checkpoint` no folder; the checkpoint is lost.
-            SchemaError: it is no streaming DataFrame, or has other columns; no such trigger.
-            NosyncError: it is a DataFrame of Spark Connect.
+            StageError: `into` is not an input, `checkpoint` is not a folder or URL, or the
+                checkpoint is lost.
+            SchemaError: `frame` is not a streaming DataFrame or has other columns, or the trigger
+                is unknown.
+            NosyncError: `frame` is a DataFrame of Spark Connect.
 
         Examples:
             >>> from pathlib import Path
@@ -228,7 +233,7 @@ class Session:
 
         Args:
             level: "disk", or "replicas" for a quorum of them.
-            timeout: the longest wait for replicas, in seconds; None: no limit.
+            timeout: the longest wait for replicas, in seconds; `None` means no limit.
 
         Examples:
             >>> session.sync("disk")
@@ -248,7 +253,7 @@ class Session:
         Args:
             body: called with the variables by name; returns their next values in that order, or by
                 name.
-            rounds: the number of rounds; None: until nothing changes.
+            rounds: the number of rounds; `None` means until nothing changes.
             sources: the first value of each variable, by name.
 
         Examples:
@@ -279,8 +284,8 @@ class Session:
             nondeterministic: True if its functions, or expressions such as `uuid()`, may return
                 different results for the same row. Results are memoised per row, so a retraction
                 removes exactly what was emitted.
-            persist: its durability level: memory, disk or replicas (see `levels`); None: unchanged,
-                for a new stage the safest that is possible.
+            persist: its durability level: memory, disk or replicas (see `levels`). `None` leaves it
+                unchanged, and means the safest possible level for a new stage.
 
         Examples:
             >>> per_day = session.stage("per_day", flights.group_by("day").count())
@@ -294,9 +299,9 @@ class Session:
         """Names several collections, all or none; they refer to each other by name.
 
         Args:
-            options: those of `stage`, for all of them; `on`: where they run: auto, local or spark;
-                `replay`: the epoch from which a new version is computed for the past as well;
-                `again`: recomputes them from scratch even if nothing changed.
+            options: those of `stage`, for all collections; `on`: where they run (auto, local or
+                spark); `replay`: the epoch from which a new version is computed for the past as
+                well; `again`: True to recompute them from scratch even if nothing changed.
 
         Examples:
             >>> per_carrier = {c: flights.filter(f"carrier = '{c}'") for c in ("AA", "UA")}
@@ -415,7 +420,7 @@ class Session:
         A stale stage is shown at its last epoch, and without rows if none is retained.
 
         Args:
-            at: the epoch; None: the last one.
+            at: the epoch; `None` means the last one.
             previous: an earlier cursor over the collection, at any epoch. Unchanged data is taken
                 from it, and only changes are read.
 
@@ -445,15 +450,16 @@ class Session:
         Args:
             a, b: stages, versions (`"delays@1"`), unnamed collections, or a collection of another
                 open session; without `b`, `a` is compared at two epochs.
-            at: the epoch of both, or a pair of epochs; None: the last one.
-            by: the columns that match a row with its changed version; None: the declared key, or
-                that of the group or join; without any, rows are equal or different.
-            columns: the columns to compare; None: all, which must then be the same on both sides.
+            at: the epoch of both, or a pair of epochs; `None` means the last one.
+            by: the columns that match a row with its changed version; `None` means the declared
+                key, or that of the group or join. Without a key, rows are only equal or different.
+            columns: the columns to compare; `None` means all, which must then be the same on both
+                sides.
 
         Raises:
             SchemaError: the columns differ; quotes both.
 
-        Cost: for one collection at two epochs proportional to the changes, else O(rows).
+        Cost: proportional to the changes for two epochs of one collection, otherwise O(rows).
 
         Examples:
             >>> worse = flights.with_columns(delay="delay + day % 2")
@@ -613,19 +619,22 @@ class Session:
 
         Args:
             name: an identifier that no other branch has.
-            at: an epoch, as in `rows(at=)`; None: the current one. Pending rows stay here.
-            definitions: "now": the current stages; "then": those that computed the epoch, without
-                later edits, renames and drops. They are known as far back as frames are retained.
+            at: an epoch, as in `rows(at=)`; `None` means the current one. Pending rows stay in this
+                session.
+            definitions: `"now"` for the current stages; `"then"` for those that computed the epoch,
+                without later edits, renames and drops. The latter are known as far back as frames
+                are retained.
 
         Raises:
-            SchemaError: the name is taken, or is no identifier.
+            SchemaError: the name is taken, or is not an identifier.
             TimeError: there is no such epoch, or it is no longer retained separately; or its
                 definitions are no longer known, or read an input that was dropped since.
             TrustError: the catalog of this log is unsigned, or signed with another key.
             DurabilityError: the disk refuses, or has no hard links.
 
-        Cost: a hard link for each file; rows in memory only are written. For an old epoch, operator
-        state is rebuilt in the background, and the first epoch there waits for it.
+        Cost: a hard link for each file; rows that are only in memory are written to files. For an
+        old epoch, operator state is rebuilt in the background, and the first epoch of the branch
+        waits for it.
 
         Examples:
             >>> idea = session.branch("idea", at="monday")
@@ -703,13 +712,14 @@ class Session:
             StageError: rows are pending, in a transaction or a stage's function.
             TrustError: the catalog of this log is unsigned, or signed with another key.
             DurabilityError: the disk refuses, or has no hard links.
-            NosyncError: and nothing has changed.
+            NosyncError: the rewind failed; nothing has changed.
 
-        Cost: some ms, whatever the stages hold: of a stage that is cut nothing is read, copied or
-        written. For one of the newest epochs, later changes are subtracted from operator state,
-        some us an epoch. For an older one the state is rebuilt in the background, and the next
-        epoch waits for it. The branch takes a hard link for each file, and rows in memory only are
-        written to it. It is published when the frame is on disk, which the call waits for.
+        Cost: a few ms, whatever the size of the stages: for a stage that is cut, nothing is read,
+        copied or written. For one of the newest epochs, later changes are subtracted from operator
+        state, at a few us for each epoch. For an older epoch, the state is rebuilt in the
+        background, and the next epoch waits for it. The branch needs a hard link for each file, and
+        rows that are only in memory are written to it. It is published when the frame is on disk;
+        the call waits for this.
 
         Examples:
             >>> flights.clear(), session.commit()
@@ -935,7 +945,7 @@ class Session:
                 self._services.follower.run_between_refreshes(self._release)
 
     def _release(self) -> None:
-        """Releases all resources. Each step may be repeated; the last one marks it as closed."""
+        """Releases all resources. Each step may be repeated; the last one marks this as closed."""
         if self._services.writer_lock.closed:  # another thread has closed it
             return
         services, store, replaced = self._services, self._services.publisher.store, False

@@ -1,8 +1,8 @@
 """Connects a session to Spark; imports PySpark only when it is needed.
 
-The connection receives the parts of the session that it needs, not the session itself. Definitions
-and commits update views, DataFrames determine the Spark session in use, and any thread may read.
-One lock guards the state that these change.
+The connection receives the parts of the session that it needs, not the session itself. One lock
+guards its state: definitions and commits change the views, DataFrames determine the Spark session
+in use, and any thread may read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nosync_nb.spark.session_protocol import PublishedState, SparkLimits
 from nosync_nb.spark.spark_session import RunningJobs
 from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.spark.staging.staging import StagingService, unshared_folder_error
-from nosync_nb.store.replication.restore.lazy_fetch import is_complete
+from nosync_nb.store.replication.restore.lazy_fetch import fetch_all_files
 from nosync_nb.trace.batch import Layout
 
 
@@ -37,11 +37,12 @@ class SparkConnection:
     Args:
         ended: returns True if the session was closed or replaced.
         say: prints a notice to the user of the session.
-        doing: monitors operations that take long.
-        given: a Spark session, a function that returns one, or None to look for one.
+        doing: records long operations for status displays.
+        given: a Spark session, or a function that returns one; `None` means that the connection
+            looks for a session.
 
     Attributes:
-        types: types and settings of expressions.
+        types: resolves types and settings of expressions.
         carrier: transfers the session's files to executors.
     """
 
@@ -80,7 +81,7 @@ class SparkConnection:
 
     @property
     def spark_rows(self) -> int | None:
-        """The most rows that run in this process; None: by estimated cost."""
+        """The maximum number of rows that run in this process; None if the cost decides."""
         return self._limits.spark_rows
 
     @property
@@ -90,9 +91,9 @@ class SparkConnection:
 
     @property
     def current(self) -> Any:
-        """The Spark session in use, or None; never starts one.
+        """The Spark session in use; None if there is none. Never starts one.
 
-        If it was stopped, views follow the session that replaced it.
+        If the session was stopped, the views are moved to the session that has replaced it.
         """
         started = self._started
         if started is not None:
@@ -106,10 +107,15 @@ class SparkConnection:
         return self._started
 
     def require(self, why: str, instead: str = "", *, announce: bool = False) -> Any:
-        """Returns the user's Spark session, or starts one for the purpose `why`.
+        """Returns the user's Spark session, or starts one.
+
+        Args:
+            why: the operation that needs Spark, for notices and errors.
+            instead: a similar expression that needs no Spark.
+            announce: True to print a notice before Spark starts.
 
         Raises:
-            ExpressionError: if pyspark is not installed.
+            ExpressionError: if pyspark is not installed, or Spark is switched off.
             NosyncError: if Spark does not start, or the JVM of the user's session has died.
         """
         try:
@@ -143,14 +149,14 @@ class SparkConnection:
                 raise NosyncError(f"{why} needs Spark, but {error}", hint=error.hint) from error
         with self._lock:
             self._lost, self._started = None, spark
-        is_complete(self._published.store.files)  # because executors read from the folder only
+        fetch_all_files(self._published.store.files)  # because executors read from the folder only
         return spark
 
     def able(self, what: str) -> bool:
         """Returns True if Spark runs or can be started; prints one notice if it cannot.
 
         Args:
-            what: the operation, which may run on Spark but need not.
+            what: the operation, which can also run without Spark.
         """
         if self._unable and self.present() is None:
             return False
@@ -168,14 +174,14 @@ class SparkConnection:
         """Returns the state of Spark: running, not yet started, or not available.
 
         Args:
-            asked: True if the user asked for Spark and must see why it does not start.
+            asked: True if the user asked for Spark, and must see the error if it does not start.
         """
         if self.present() is not None or self.current is not None:
             return "running"
         return "absent" if self._unable and not asked else "startable"
 
     def present(self) -> Any:
-        """The running Spark session; None if it was stopped, or none was started."""
+        """Returns the running Spark session; None if there is none."""
         if not self._may_exist():
             return None
         from nosync_nb.spark import spark_session
@@ -183,21 +189,21 @@ class SparkConnection:
         return spark_session.find_session(self._user_session())
 
     def _user_session(self) -> Any:
-        """The Spark session that the user gave, if any."""
+        """Returns the Spark session that the user passed, or None."""
         return self._given() if callable(self._given) else self._given
 
     def catalog(self) -> Mapping[str, Stage]:
-        """The stages of the log, including those that are being defined."""
+        """Returns the stages of the log, including those that are being defined."""
         return self._published.described
 
     def is_frame(self, data: Any) -> bool:
-        """Returns True if data is a Spark DataFrame."""
+        """Returns True if an object is a Spark DataFrame."""
         return type(data).__module__.startswith("pyspark.sql") and hasattr(data, "mapInArrow")
 
     def evaluate(
         self, expressions: Sequence[Any], schema: Schema, columns: list[Column], n: int
     ) -> list[Column]:
-        """Evaluates expressions on columns in Spark."""
+        """Evaluates expressions over `n` rows in Spark."""
         spark = self.types.session(expressions[0].sql, schema)
         from nosync_nb.spark import fallback, launch
 
@@ -213,10 +219,12 @@ class SparkConnection:
             return self.carrier.serves(spark)
 
     def fetch(self, frame: Any, stage: Stage) -> Any:
-        """Fetches a DataFrame's rows over Arrow if executors reach no staging area; else None.
+        """Fetches the rows of a DataFrame as Arrow if executors have no staging area.
+
+        Returns None if there is a staging area, through which executors write the rows.
 
         Raises:
-            NosyncError: if these are more than `spark_rows`, by default `FRAME_ROWS`.
+            NosyncError: if there are more rows than `spark_rows`, by default `FRAME_ROWS`.
         """
         spark = self._session_of_frame(frame, stage)
         from nosync_nb.spark import ingest, launch
@@ -234,10 +242,10 @@ class SparkConnection:
         return table
 
     def keys(self, frame: Any, stage: Stage, schema: Schema) -> Any:
-        """The keys in a DataFrame of rows to delete, over Arrow.
+        """Fetches the keys in a DataFrame of rows to delete, as Arrow.
 
         Raises:
-            NosyncError: if these are more than `collect_rows`.
+            NosyncError: if there are more keys than `collect_rows`.
         """
         spark = self._session_of_frame(frame, stage)
         from nosync_nb.spark import ingest, launch
@@ -260,6 +268,9 @@ class SparkConnection:
 
         Args:
             stage: the input that receives the rows.
+
+        Returns:
+            the rows as a change, by layout.
         """
         spark = self._session_of_frame(frame, stage)
         from nosync_nb.spark import ingest, launch
@@ -276,10 +287,12 @@ class SparkConnection:
         }
 
     def _session_of_frame(self, frame: Any, stage: Stage) -> Any:
-        """Returns the Spark session of a DataFrame, and uses it from then on, except for streams.
+        """Returns the Spark session of a DataFrame, which becomes the session in use.
+
+        The session of a micro-batch does not, because it ends with its streaming query.
 
         Raises:
-            NosyncError: the Spark session has ended, and the DataFrame with it.
+            NosyncError: if the Spark session has ended.
         """
         from nosync_nb.spark import launch, streaming
 
@@ -300,7 +313,10 @@ class SparkConnection:
         return self._placement
 
     def follow(self) -> None:
-        """Watches the running Spark session, and drops the views of stages that changed."""
+        """Watches the running Spark session, and drops the views of stages that have changed.
+
+        Does nothing without a Spark session, or if the log is open for reading only.
+        """
         if not self._may_exist() or self._published.store.log.mode == "r":
             return
         from nosync_nb.spark import spark_session
@@ -315,7 +331,7 @@ class SparkConnection:
             self._say(f"no temp views for Spark: {error}")
 
     def _follow(self, spark: Any) -> None:
-        """Watches a Spark session, and drops views that match no stage.
+        """Watches a Spark session, and drops views whose stage is gone or has other columns.
 
         The caller holds the lock.
         """
@@ -336,7 +352,7 @@ class SparkConnection:
             del self._view_schemas[name]
 
     def _visible_schemas(self) -> dict[str, Schema]:
-        """The named collections that Spark may see."""
+        """Returns the schemas of the named collections that may have views."""
         stages = self._published.snapshot.catalog.items()
         return {name: stage.schema for name, stage in stages if not stage.frozen}
 
@@ -344,7 +360,7 @@ class SparkConnection:
         """Creates temp views of stages before Spark looks up tables of these names.
 
         Args:
-            names: in lower case; None: all stages.
+            names: the names in lower case; `None` means all stages.
         """
         from nosync_nb.spark.views.name_lookups import lowercase_words
 
@@ -364,7 +380,7 @@ class SparkConnection:
             self._say(notice)
 
     def _create_view(self, name: str, schema: Schema) -> list[str]:
-        """Creates the view of a stage; returns the reason if that is not possible."""
+        """Creates the view of a stage; returns the reason in a list if that is not possible."""
         self._view_schemas[name] = schema
         taken = self._views.name_conflict(name)
         if taken is None and not self._views.create(name, schema):
@@ -372,9 +388,9 @@ class SparkConnection:
         return [] if taken is None else [taken]
 
     def follow_new(self) -> None:
-        """Follows a Spark session as soon as one exists; afterwards a call costs almost nothing.
+        """Watches a Spark session as soon as one exists; after that a call costs almost nothing.
 
-        If it fails, it is tried once only, and again after a session was stopped.
+        If a watched session was stopped, its views are dropped, and the next session is watched.
         """
         views = self._views
         if views is not None:
@@ -389,11 +405,15 @@ class SparkConnection:
             self._followed = self._started is not None
 
     def _may_exist(self) -> bool:
-        """True if a Spark session may exist. Imports nothing and makes no call."""
+        """Returns True if a Spark session may exist; imports nothing, and makes no call."""
         return self._given is not None or "pyspark.sql" in sys.modules
 
     def snapshot(self, name: str, at: Any) -> Any:
-        """Returns the snapshot for a read of a view; called by other threads."""
+        """Returns the snapshot for a read of a view; called in other threads.
+
+        Raises:
+            FencedError: if the session was closed or replaced.
+        """
         from nosync_nb.spark.views.snapshot_server import snapshot_of
 
         if self._ended():
@@ -418,9 +438,11 @@ class SparkConnection:
                 self._view_schemas = {}
 
     def running(self) -> RunningJobs | None:
-        """Returns the progress of our running jobs; None if no job runs, or it is not known.
+        """Returns the progress of the running jobs; None if no job runs, or if it is unknown.
 
-        Starts nothing. Waits only for the JVM: two calls, and one for each job.
+        Never starts Spark.
+
+        Cost: two calls to the JVM, and one call for each job and each of its stages.
         """
         started = self._started
         if started is None:
@@ -430,7 +452,7 @@ class SparkConnection:
         return spark_session.running_jobs(started)
 
     def cancel(self) -> None:
-        """Cancels the jobs that carry our tag."""
+        """Cancels all jobs of NoSync."""
         if self._started is not None:
             from nosync_nb.spark import spark_session
 

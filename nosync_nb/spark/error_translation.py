@@ -1,9 +1,10 @@
-"""Translates Spark's errors, and carries our own errors from executors to the driver.
+"""Translates Spark's errors, and transfers errors of NoSync from executors to the driver.
 
-An error of ours that a task raised returns in a row. The driver raises it again: it equals the
-error of a run in this process, and has the cause and the traceback of the task. Where no row can
-carry the error, the task writes it into the message of Spark's error, as text under a random token
-of the run. The driver never unpickles a message, because Spark quotes user values in its messages.
+If a task raises an error of NoSync, it returns the error in a row. The driver raises it again. It
+is equal to the error of a run in this process, and has the cause and the traceback of the task. If
+a step of the query cannot return such a row, the task writes the error as text into the message of
+Spark's error, marked with a random token of the run. The driver never unpickles a message, because
+Spark quotes user values in its messages.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _STAGE_FAILURE = re.compile(r"most recent failure: [^\n]*?: [\w.]*(?:Exception|E
 _PY4J_PREFIX = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 _CONDITION = re.compile(r"^\s*\[([A-Z_.0-9]+)\]\s*")
 _CLIENT = ("java_gateway", "clientserver")
-"""Modules of Spark's client. They log to the root logger and to loggers of their own."""
+"""Modules of Spark's client, which log to the root logger and to their own loggers."""
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 class _QuietBlocks(threading.local):
-    """The number of blocks of this thread that suppress Spark's logging."""
+    """The number of nested blocks of this thread that suppress Spark's logging."""
 
     depth = 0
 
@@ -47,15 +48,15 @@ _quiet = _QuietBlocks()
 
 
 class RemoteTaskError(RuntimeError):
-    """Stands for a task's error whose class cannot be loaded here; its text says everything."""
+    """Represents an error of a task whose class cannot be loaded here, by its text."""
 
 
 class TaskError(Exception):
-    """Carries an error of ours as text in its message, where no block can carry it."""
+    """Transfers an error of NoSync as text in its message, where no block can contain it."""
 
 
 def pack_error(error: NosyncError) -> bytes:
-    """Serialises an error with its cause. Values that do not pickle are replaced by their text."""
+    """Serialises an error with its cause; replaces values that cannot be pickled by their text."""
     import cloudpickle
 
     cause = error.__cause__
@@ -73,7 +74,7 @@ def pack_error(error: NosyncError) -> bytes:
 
 
 def _without_cause(error: NosyncError, row: Any) -> NosyncError:
-    """A copy without cause and traceback."""
+    """Returns a copy of an error without cause and traceback, with another row."""
     copy = error.bare()
     if isinstance(copy, StageError):
         copy.at(row)
@@ -95,10 +96,10 @@ def unpack_error(payload: Any) -> NosyncError:
 
 
 def error_to_text(error: NosyncError, token: str) -> str:
-    """Writes an error as text that survives in Spark's messages, with values and cause as text.
+    """Returns an error as text for Spark's messages, with its values and cause as text.
 
     Args:
-        token: the random token of the run. Only tasks of that run know it.
+        token: the random token of the run, which only tasks of that run know.
     """
     row = getattr(error, "row", None)
     cause = error.__cause__
@@ -115,11 +116,11 @@ def error_to_text(error: NosyncError, token: str) -> str:
 
 
 def error_from_text(text: str, token: str | None) -> NosyncError | None:
-    """Returns the error that a task of this run wrote into a message of Spark, if there is one.
+    """Returns the error that a task of a run wrote into a message of Spark; None without one.
 
-    Spark quotes values in its messages, so the text may come from an untrusted writer. Without the
-    token of the run the text is not accepted as an error of ours. With the token it is parsed as
-    JSON and never unpickled.
+    Spark quotes values in its messages, so the text may come from an untrusted writer. A text
+    without the token of the run is ignored. A text with the token is parsed as JSON, and never
+    unpickled.
     """
     if not token:
         return None
@@ -145,7 +146,7 @@ def error_from_text(text: str, token: str | None) -> NosyncError | None:
 
 
 def _subclasses(kind: type[NosyncError]) -> Iterator[type[NosyncError]]:
-    """A class of errors and all its subclasses."""
+    """Yields a class of errors and all its subclasses."""
     yield kind
     for below in kind.__subclasses__():
         yield from _subclasses(below)
@@ -161,7 +162,7 @@ def _is_plain(row: Any) -> bool:
 def translate_error(
     error: BaseException, sql: str | None = None, row: dict[str, Any] | None = None
 ) -> ExpressionError:
-    """Describes an error of Spark in one line: the expression, Spark's error class and the row."""
+    """Converts an error of Spark to one line: the expression, Spark's error class and the row."""
     condition, message = spark_error_summary(error)
     what = "expression" if sql is None else f"expression {sql!r}"
     where = f" on {_row_text(row)}" if row else ""
@@ -170,7 +171,7 @@ def translate_error(
 
 
 def spark_error_summary(error: BaseException) -> tuple[str, str]:
-    """Returns Spark's error class, if there is one, and the first sentence of the message."""
+    """Returns Spark's error class (empty without one), and the first sentence of the message."""
     condition = ""
     if hasattr(error, "getCondition"):
         condition = error.getCondition() or ""
@@ -198,10 +199,13 @@ def _row_text(row: dict[str, Any]) -> str:
 
 
 def query_error(error: Exception, stage: str, token: str | None = None) -> NosyncError:
-    """Translates the error of a Spark query that ran a stage: of a value, of a task, or of Spark.
+    """Translates the error of a Spark query for a stage to an error of NoSync.
+
+    Returns: the error that a task wrote; an ExpressionError for a condition that Spark names; or a
+    StageError for any other failure.
 
     Args:
-        token: the token of the run, if tasks may have written an error of ours into the message.
+        token: the token of the run, if tasks may have written an error into the message.
     """
     text = str(error)
     own = error_from_text(text, token)
@@ -228,7 +232,7 @@ def query_error(error: Exception, stage: str, token: str | None = None) -> Nosyn
 
 
 def _fragment(error: Exception) -> str:
-    """The expression that Spark blames, if Spark names one."""
+    """Returns the expression to which Spark attributes an error; empty if it names none."""
     try:
         contexts = error.getQueryContext()  # type: ignore[attr-defined]
         return str(contexts[0].fragment()) if contexts else ""
@@ -246,10 +250,10 @@ def _is_logged_by_client(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def without_query_logs() -> Iterator[None]:
-    """A block in which PySpark logs no errors of this thread, because we report them ourselves.
+    """In a `with` block, PySpark logs no errors of this thread, because NoSync reports them.
 
     PySpark writes every error that has an expression to standard error before a caller can catch
-    it: JSON with the whole stack of the JVM. Its client logs every interrupt with all frames.
+    it, as JSON with the whole stack of the JVM. Its client logs every interrupt with all frames.
     Errors of the user's own code are still logged.
     """
     try:

@@ -1,7 +1,7 @@
-"""Types and values of the expressions that only Spark can evaluate.
+"""Determines types and values of the expressions that only Spark can evaluate.
 
-Spark evaluates them on a DataFrame made of Arrow columns, so they have exactly Spark's semantics.
-An error names the expression and the first row on which Spark fails.
+Spark evaluates them on a DataFrame that is created from Arrow columns, so they have exactly Spark's
+semantics. An error names the expression and the first row on which Spark fails.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from nosync_nb.spark.spark_session import check_settings, frame_of, spark_type_t
 def analysed(spark: Spark, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
     """Returns the type of an expression over a schema, and the registered functions in it.
 
-    Spark analyses the expression; no job runs.
+    Spark only analyses the expression; no job runs.
 
     Raises:
-        ExpressionError: Spark refuses the expression, it has a type that no column can hold, or it
-            calls a function that Spark does not reveal.
+        ExpressionError: if Spark rejects the expression, if no column can have its type, or if
+            Spark gives no access to the code of a function that it calls.
     """
     frame = frame_of(spark, schema.arrow.empty_table(), schema)
     try:
@@ -78,10 +78,10 @@ def evaluate_in_spark(
     all in one query.
 
     Raises:
-        ExpressionError: names the expression, the row on which it failed, and Spark's error class.
-            Or the Spark session has other settings than those the expression was described under.
+        ExpressionError: if an expression fails; names the expression, the row, and Spark's error
+            class. Also if the Spark session has other settings than the expression.
 
-    Cost: one Spark query, some 50 ms; no job at all for few rows.
+    Cost: one Spark query, about 50 ms; for few rows Spark runs no job.
     """
     asked = [e for e in expressions if not e.local]
     values = iter(_evaluate_all(spark, asked, schema, columns, n))
@@ -108,7 +108,7 @@ def _evaluate_all(
 def _columns_with_row_numbers(
     expressions: Sequence[Expression], schema: Schema, columns: list[Column], n: int
 ) -> tuple[pa.Table, Schema]:
-    """The columns that expressions use, and a last column of row numbers."""
+    """Returns a table of the columns that expressions use, with row numbers as its last column."""
     used = sorted({i for e in expressions for i in e.columns})
     arrays = [rows.to_arrow(columns[i], schema.types[i]) for i in used]
     own = Schema([*(schema.fields[i] for i in used), (schema.unused("_row"), "bigint")])
@@ -118,7 +118,7 @@ def _columns_with_row_numbers(
 def _evaluate(
     spark: Spark, expressions: Sequence[Expression], table: pa.Table, own: Schema
 ) -> list[Column]:
-    """Evaluates expressions over a table. Row numbers restore the order of its rows."""
+    """Evaluates expressions over a table; restores the order of the rows by their numbers."""
     given = zip(pinned(spark, expressions), expressions, strict=True)
     texts = [
         quoted(own.names[-1]),
@@ -148,7 +148,10 @@ def _locate_error(
     own: Schema,
     error: Exception,
 ) -> ExpressionError:
-    """The error with the expression, and the first row on which it occurs again."""
+    """Returns the error with the expression that causes it, and the first row on which it fails.
+
+    Evaluates the expressions again to find them.
+    """
 
     def fails(some: Sequence[Expression], part: pa.Table) -> bool:
         try:
@@ -168,7 +171,7 @@ def _locate_error(
 
 
 def _first_failing(fails: Callable[[int, int], bool], n: int) -> tuple[int, int]:
-    """Halves a range of rows that fails, while one of the halves fails alone."""
+    """Returns a smallest range of rows that fails: halves it while one of the halves fails."""
     start, stop = 0, n
     while stop - start > 1:
         middle = (start + stop) // 2

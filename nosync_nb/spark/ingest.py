@@ -1,12 +1,13 @@
 """Ingests a DataFrame of any size: executors write its rows as part files.
 
-The DataFrame is executed once. Its rows cross Spark's shuffle once, to the ranges of their key, and
-keep Spark's values: NaN is NaN, null is null; -0.0 becomes 0.0 as everywhere.
+The DataFrame is executed once. Its rows cross Spark's shuffle once, to the ranges of their key.
+Values are those of Spark: NaN stays NaN, and null stays null. Only -0.0 becomes 0.0, as in every
+input.
 
-Since 4.1 Spark checks the size of a batch in bytes after each row, which takes as long as all its
-other work for the row. Rows of fixed-width columns have almost equal size, so counting them is
-enough. The Spark session is never configured: the limits are set for the jobs of this thread only,
-and settings of the user take precedence.
+Since version 4.1, Spark checks the size of a batch in bytes after each row. This takes as long as
+all of its other work for the row. Rows of fixed-width columns have almost the same size, so it is
+enough to count them. The Spark session is never configured: the limits apply to the jobs of this
+thread only, and settings of the user take precedence.
 """
 
 from __future__ import annotations
@@ -50,22 +51,22 @@ from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.parts.part_file import FRAME
 
 RANGES_PER_SLOT = 4
-"""The most ranges for each slot, for a DataFrame that Spark estimates to be large."""
+"""The maximum number of ranges per slot, for a DataFrame that Spark estimates to be large."""
 
 RANGES_UNTOLD = 2
-"""The ranges for each slot if Spark cannot estimate the size: most such DataFrames are small."""
+"""The number of ranges per slot if Spark cannot estimate the size; most such frames are small."""
 
 UNTOLD_BYTES = 1 << 62
-"""Spark's estimate for an unknown size, for example of rows that came from this process."""
+"""The least estimate by which Spark means an unknown size, as for rows from this process."""
 
 SMALL_BYTES = 16 << 20
-"""The target size of a range, by Spark's estimate, which may be of compressed files."""
+"""The target size of a range by Spark's estimate, which may be the size of compressed files."""
 
 ROWS = 1000
-"""The number of rows in a batch then; also the most blocks in a batch of blocks."""
+"""The number of rows in a batch if rows are counted; also the maximum number of blocks in one."""
 
 BLOCK_BYTES = 128 << 10
-"""The approximate size of blocks then, so that a batch of them has 128 MiB at most."""
+"""The approximate size of a block if rows are counted, so that a batch has at most 128 MiB."""
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -76,10 +77,10 @@ Records = Iterable[pa.RecordBatch]
 
 
 def schema_of(given: Any) -> Schema:
-    """The schema of a DataFrame, or of a `StructType`.
+    """Returns the schema of a DataFrame, or of a `StructType`.
 
     Raises:
-        SchemaError: names a column whose type rows cannot hold.
+        SchemaError: if a column has an unsupported type; names the column.
     """
     struct = getattr(given, "schema", given)
     fields = []
@@ -110,18 +111,21 @@ def ingest(
     """Writes the rows of a DataFrame as parts, disjoint and ascending in key hash.
 
     Args:
-        carrier: the staging service of the session that receives the parts.
-        schema: the columns wanted; those of the frame match by name and must widen to them.
+        schema: the columns of the result. Those of the frame match by name, and their types must
+            widen to these types.
         layouts: the layouts in which the rows are written, in the order of `outputs`.
-        name: the input's name, for messages.
-        sign: the diff of each row, -1 for rows to remove.
-        ranges: the number of ranges of the key hash; a range must fit into a worker.
+        carrier: the staging service of the session that receives the parts.
+        name: the name of the input, for messages.
+        sign: the diff of each row; -1 for rows to remove.
+        ranges: the number of ranges of the key hash, each of which must fit into the memory of a
+            worker; by default it depends on the size of the frame.
+        stem: the beginning of the names of the files.
 
     Raises:
-        SchemaError: the frame has other columns; quotes both schemas.
-        NosyncError: the frame fails while it is executed.
+        SchemaError: if the frame has other columns; quotes both schemas.
+        NosyncError: if the frame fails while it is executed.
 
-    Cost: one execution of the frame, one shuffle of its rows for each layout.
+    Cost: one execution of the frame, and one shuffle of its rows for each layout.
     """
     frame = frame.selectExpr(*_casts(frame, schema, name))
     depot = carrier.required(spark, f"input '{name}'")
@@ -146,7 +150,10 @@ def ingest(
 
 
 def _ranges_count(frame: Any, slots: int) -> int:
-    """The number of ranges; each takes a task, which costs some 30 ms and a sync."""
+    """Returns the number of ranges for a frame.
+
+    It is small, because each range needs a task, which costs about 30 ms and a sync.
+    """
     size = estimated_bytes(frame)
     if size is None or size >= UNTOLD_BYTES:
         return RANGES_UNTOLD * slots
@@ -156,10 +163,10 @@ def _ranges_count(frame: Any, slots: int) -> int:
 def collect_small(
     spark: Spark, frame: Any, schema: Schema, rows_max: int, *, name: str
 ) -> pa.Table | None:
-    """The rows of a DataFrame over Arrow; None if there are more than `rows_max`.
+    """Returns the rows of a DataFrame as Arrow; None if there are more than `rows_max`.
 
     Raises:
-        SchemaError, NosyncError: as `ingest` does.
+        SchemaError, NosyncError: under the conditions of `ingest`.
     """
     frame = frame.selectExpr(*_casts(frame, schema, name)).limit(rows_max + 1)
     with job_description(spark, name, "fetch"), job_tag(spark):
@@ -171,12 +178,12 @@ def collect_small(
 
 
 def check_columns(frame: Any, schema: Schema, name: str) -> None:
-    """Raises SchemaError unless a DataFrame has the columns of an input. Executes nothing."""
+    """Raises SchemaError if a DataFrame does not have the columns of an input; runs no query."""
     _casts(frame, schema, name)
 
 
 def _casts(frame: Any, schema: Schema, name: str) -> list[str]:
-    """Expressions for the wanted columns of a frame, in order, under safe names.
+    """Returns expressions for the columns of a schema over a frame, in order, with safe names.
 
     Raises:
         SchemaError: if a column is missing, unknown, duplicated, or of another type.
@@ -235,29 +242,29 @@ def _cutter(
 
 
 def _updates(record: pa.RecordBatch, types: tuple[str, ...], sign: int) -> Updates:
-    """The rows of a record batch from Spark, in canonical form."""
+    """Returns the rows of a record batch from Spark in canonical form, with the diff `sign`."""
     columns = [_column(record.column(i), t) for i, t in enumerate(types)]
     return Updates(columns, np.full(record.num_rows, sign, np.int64))
 
 
 def _column(array: pa.Array, type_: str) -> rows.Column:
-    """A column; nested columns are copied, because their floats may have to change."""
+    """Returns a column; a nested one is copied, because -0.0 inside must become 0.0."""
     if array.type != rows.arrow_type(type_):
         array = array.cast(rows.arrow_type(type_))
     return adopt_same_schema(array, type_) if is_nested(type_) else rows.from_arrow(array, type_)
 
 
 def can_count_rows(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
-    """Returns True if Spark need not check the size in bytes of a frame's batches.
+    """Returns True if Spark may count the rows of a frame's batches instead of their bytes.
 
-    False if the frame has columns of variable length. False if it calls Python functions of the
-    user, because these would receive other batches than usual. False if the user has set the size
-    of batches.
+    Returns False if the frame has columns of variable length, or if the user has set the size of
+    batches. Also if the frame calls Python functions of the user, because these would receive other
+    batches than usual; and on Connect.
 
     Args:
-        types: the columns that Spark passes to Python.
+        types: the types of the columns that Spark passes to Python.
 
-    Cost: some ms.
+    Cost: a few ms.
     """
     if is_connect(spark) or not all(type_ in FIXED for type_ in types):
         return False
@@ -265,7 +272,7 @@ def can_count_rows(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
         said = spark.conf.getAll
         if _ROWS in said or _BYTES in said:
             return False
-        spark.conf.get(_BYTES)  # older versions of Spark lack the setting, and the check
+        spark.conf.get(_BYTES)  # raises in older versions of Spark, which have no such check
         plan = optimized_plan(frame).toString()
     except Exception:  # errors of the DataFrame appear when it is executed
         return False
@@ -274,7 +281,7 @@ def can_count_rows(spark: Spark, frame: Any, types: Sequence[str]) -> bool:
 
 @contextmanager
 def rows_per_batch(spark: Spark, *, wanted: bool) -> Iterator[None]:
-    """Makes jobs that this thread starts inside count rows, not bytes, if `wanted`."""
+    """In a `with` block, jobs of this thread count the rows of batches, not bytes, if `wanted`."""
     if not wanted:
         yield
         return

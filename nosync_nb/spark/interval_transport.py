@@ -1,8 +1,8 @@
-"""Converts year-month intervals to whole numbers for the transfer to Spark, and back.
+"""Converts year-month intervals to integers for the transfer to Spark, and back.
 
-Spark's Python side has no Arrow type for year-month intervals (`DayTimeIntervalType` it has). A
-column that is or contains such an interval is therefore an int between Arrow and a DataFrame, and
-Spark casts it on its side. All other types are transferred unchanged.
+PySpark has no Arrow type for year-month intervals, in contrast to day-time intervals. Therefore
+such an interval, also inside a nested type, is transferred between Arrow and a DataFrame as an int,
+the number of months. Spark casts it. All other types are transferred unchanged.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from nosync_nb.rows.ddl import YEAR_MONTHS, quote, quoted
 from nosync_nb.rows.types import is_nested, nested_parts
 
 _INT_MONTHS = "interval month"
-"""The type that Spark casts from and to an int."""
+"""The interval type that Spark can cast to and from an int."""
 
 
 def transport_type(type_: str) -> str:
-    """The type in which values of a type are transferred."""
+    """Returns the type in which values of a type are transferred."""
     return _with_months_as(type_, "int")
 
 
 def to_transport(schema: Schema) -> Schema:
-    """The columns with their transport types."""
+    """Returns a schema with the transport types of its columns."""
     return Schema((name, transport_type(type_)) for name, type_ in schema.fields)
 
 
@@ -40,14 +40,14 @@ def _with_months_as(type_: str, months: str) -> str:
 
 
 def sql_from_transport(sql: str, type_: str) -> str:
-    """An expression that converts the transferred value of `sql` to its real type."""
+    """Returns an expression that converts the transferred value of `sql` to its real type."""
     if transport_type(type_) == type_:
         return sql
     return f"cast(cast({sql} as {_with_months_as(type_, _INT_MONTHS)}) as {type_})"
 
 
 def sql_to_transport(sql: str, type_: str) -> str:
-    """An expression that converts the value of `sql` to its transport type."""
+    """Returns an expression that converts the value of `sql` to its transport type."""
     if transport_type(type_) == type_:
         return sql
     return (

@@ -1,13 +1,14 @@
 """Starts our own local Spark session, cleans up after it, and checks whether a session is alive.
 
-A session can end in two ways. `spark.stop()` stops it: PySpark knows, and the next session starts
-in the same JVM. Or its JVM dies (out of memory, kill -9). PySpark then keeps its references to the
-JVM, so that every later call fails, and no other session can start. Calls to a dead Connect server
-are retried for ten minutes. So a dead JVM must be forgotten before another session starts.
+A session can end in two ways. Either `spark.stop()` stops it: PySpark records that, and the next
+session starts in the same JVM. Or its JVM dies (out of memory, kill -9). PySpark then retains its
+references to the JVM, so every later call fails, and no other session can start. Calls to a dead
+Connect server are retried for ten minutes. So PySpark must be made to forget a dead JVM before
+another session starts.
 
-Our own session is for this user alone. It listens on this machine only and requires a random
-secret. It keeps its blocks and tables in a private folder that is deleted at exit, so no files
-remain beside a notebook.
+Our own session is for this user alone. It listens on this machine only, and requires a random
+secret. It stores blocks and tables in a private folder that is deleted at exit, so no files remain
+next to a notebook.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ LOCAL_CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-"""How a session is started when there is none; the time zone stays the machine's."""
+"""The settings of a session that NoSync starts; the time zone is that of the machine."""
 
 CONNECT_S = 2.0
-"""How long a connection attempt to a Connect server may take."""
+"""The timeout of a connection attempt to a Connect server."""
 
 _FOLDER = "nosync-spark-"
 _WAREHOUSE = "spark.sql.warehouse.dir"
@@ -52,7 +53,7 @@ _LOG_NAME, _LOG_TAIL_BYTES = "driver.log", 4096
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?$")
 _started_here: WeakSet[Any] = WeakSet()
-_forgotten: WeakSet[Any] = WeakSet()  # of Connect servers that died
+_forgotten: WeakSet[Any] = WeakSet()  # the sessions of Connect servers that have died
 
 
 def is_connect(spark: Spark) -> bool:
@@ -75,7 +76,7 @@ def is_same(a: Spark, b: Spark) -> bool:
 
 
 def is_stopped(spark: Spark) -> bool:
-    """Returns True if a session was stopped in this process, or forgotten. Makes no remote call."""
+    """Returns True if a session was stopped in this process or forgotten; makes no remote call."""
     if is_connect(spark):
         return spark in _forgotten or bool(spark.is_stopped)
     return spark.sparkContext._jsc is None
@@ -84,7 +85,7 @@ def is_stopped(spark: Spark) -> bool:
 def is_alive(spark: Spark) -> bool:
     """Returns True if a session can be used: it was not stopped, and its JVM answers.
 
-    Cost: one call of the JVM, some 0.3 ms; for a Connect server a connection.
+    Cost: one call to the JVM, about 0.3 ms; for a Connect server, a connection.
     """
     return not is_stopped(spark) and _answers(spark)
 
@@ -95,14 +96,14 @@ def has_died(spark: Spark) -> bool:
 
 
 def spark_location(spark: Spark, place: str) -> tuple[str, str]:
-    """Returns the scheme of a location's file system in Spark, and the absolute path in it.
+    """Returns the scheme of the file system that Spark uses for a location, and the absolute path.
 
     Args:
         spark: a classic session.
-        place: a path or a URL, as the user gave it.
+        place: a path or a URL from the user.
 
     Raises:
-        Exception: Spark's own error, if it cannot reach the location.
+        Exception: Spark's error, if it cannot reach the location.
     """
     context = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(place)
@@ -112,7 +113,7 @@ def spark_location(spark: Spark, place: str) -> tuple[str, str]:
 
 
 def bytes_of(spark: Spark, sequence: Any) -> bytes:
-    """The bytes of a Scala sequence in the JVM of a classic session."""
+    """Returns the bytes of a Scala sequence in the JVM of a classic session."""
     tag = spark.sparkContext._jvm.scala.reflect.ClassTag.Byte()
     return bytes(sequence.toArray(tag))
 
@@ -127,7 +128,10 @@ def _answers(spark: Spark) -> bool:
 
 
 def _refuses(endpoint: str) -> bool:
-    """Returns True if no server listens at an endpoint; gRPC reports all other failures."""
+    """Returns True if an endpoint refuses connections, because no server listens there.
+
+    For all other failures it returns False, and gRPC reports them.
+    """
     host, _, port = endpoint.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
@@ -139,12 +143,16 @@ def _refuses(endpoint: str) -> bool:
 
 
 def is_ours(spark: Spark) -> bool:
-    """Returns True if `start_session` made this session."""
+    """Returns True if `start_session` started this session."""
     return spark in _started_here
 
 
 def start_session(conf: Mapping[str, str] | None = None) -> Spark:
-    """Starts a local session of our own, whose workers run in this interpreter."""
+    """Starts a local session, whose workers use the Python interpreter of this process.
+
+    Raises:
+        NosyncError: if pyspark is not installed, or Spark does not start.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -177,14 +185,14 @@ def start_session(conf: Mapping[str, str] | None = None) -> Spark:
 
 
 def configuration(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a session of ours, with a folder of its own that is deleted at exit."""
+    """Returns the settings of a session of ours; creates its folder, which is deleted at exit."""
     conf = {**LOCAL_CONF, **given}
-    if _LOCAL.match(conf["spark.master"]):  # a cluster would need the secret, too
+    if _LOCAL.match(conf["spark.master"]):  # because a cluster would need the secret, too
         conf.setdefault("spark.authenticate", "true")
     if "spark.local.dir" not in conf:
         files = Files()
         conf["spark.local.dir"] = files.temporary_folder(_FOLDER)
-        # Registered before Spark's own, so that it runs after the JVM has gone.
+        # Registered before Spark's own handlers, so that it runs after the JVM has ended.
         atexit.register(files.remove_folder, conf["spark.local.dir"])
         if _LOCAL.match(conf["spark.master"]):
             conf.setdefault(_WAREHOUSE, os.path.join(conf["spark.local.dir"], "warehouse"))
@@ -194,7 +202,7 @@ def configuration(given: Mapping[str, str]) -> dict[str, str]:
 def _launch(settings: Mapping[str, str]) -> None:
     """Starts the JVM and redirects its log to a file, because a cell shows only its own output.
 
-    A Connect server, and a JVM that another program started, keep their own output.
+    Does nothing for a Connect server, or for a JVM that another program has started.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -216,9 +224,9 @@ def _launch(settings: Mapping[str, str]) -> None:
 
 
 def _jvm_settings(settings: Mapping[str, str]) -> Any:
-    """The settings with which the JVM is started.
+    """Returns the settings with which the JVM is started.
 
-    A session that the user later makes in the same JVM inherits these settings. So they omit the
+    A session that the user later creates in the same JVM inherits these settings. So they omit the
     warehouse folder: tables of the user must not be in our folder, which is deleted.
     """
     from pyspark import SparkConf
@@ -227,7 +235,7 @@ def _jvm_settings(settings: Mapping[str, str]) -> Any:
 
 
 def _log_tail(settings: Mapping[str, str]) -> str:
-    """The last lines in the log of a JVM that did not start."""
+    """Returns the last lines in the log of a JVM that did not start; empty if there are none."""
     with suppress(NosyncError):
         said = Files().open(os.path.join(settings["spark.local.dir"], _LOG_NAME))
         try:
@@ -243,14 +251,17 @@ def _log_tail(settings: Mapping[str, str]) -> str:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Hides PySpark's warning about new versions of pandas, because we only use its Arrow code."""
+    """In a block, hides PySpark's warning about new versions of pandas.
+
+    The warning does not apply, because we use only the Arrow code of PySpark.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
         yield
 
 
 def stop_session(spark: Spark) -> None:
-    """Stops a session that was started here; leaves any other running."""
+    """Stops a session that `start_session` started; does not stop any other."""
     if is_ours(spark):
         _started_here.discard(spark)
         if is_alive(spark):
@@ -260,7 +271,7 @@ def stop_session(spark: Spark) -> None:
 def forget_dead() -> bool:
     """Makes PySpark forget a JVM that is gone, so that a session can start again.
 
-    Returns: True if there was one.
+    Returns: True if there was such a JVM.
     """
     return _forget_server() | _forget_gateway()
 
@@ -274,7 +285,7 @@ def _forget_server() -> bool:
     default, active = sessions._default_session, getattr(sessions._active_session, "session", None)
     dead = {each for each in (default, active) if each is not None and has_died(each)}
     for each in dead:
-        each.release_session_on_close = False  # `stop` would ask the server for ten minutes
+        each.release_session_on_close = False  # otherwise `stop` retries for ten minutes
         _forgotten.add(each)
     if default in dead:
         sessions._default_session = None
@@ -313,8 +324,9 @@ def _gateway_answers(gateway: Any) -> bool:
 class _Retries:
     """The retry policies of a Connect client while blocks of ours use it.
 
-    A client retries for ten minutes a server that does not answer. In our blocks it retries only
-    while a server listens at the address, so a server that died is reported within seconds.
+    By default a client retries calls to a server that does not answer for ten minutes. In our
+    blocks it retries only while a server listens at the address. So a server that has died is
+    reported within seconds.
 
     Threads: several may use one client; `lock` guards all. The first block replaces the policies,
     and the last one restores them, unless the user has set others meanwhile.
@@ -345,7 +357,7 @@ _retries: WeakKeyDictionary[Any, _Retries] = WeakKeyDictionary()
 
 
 def _retry_while_served(policy: Any, endpoint: str) -> Any:
-    """A copy of a retry policy that does not retry when no server listens at the address."""
+    """Returns a copy of a retry policy that retries only while a server listens at an endpoint."""
     own = copy.copy(policy)
     own.can_retry = lambda error: policy.can_retry(error) and not _refuses(endpoint)
     return own
@@ -357,7 +369,7 @@ def _endpoint(client: Any) -> str:
 
 @contextmanager
 def _without_retries(spark: Spark) -> Iterator[None]:
-    """A block in which calls to a dead Connect server fail at once."""
+    """In a `with` block, calls to a dead Connect server fail immediately."""
     if not is_connect(spark):
         yield
         return
@@ -371,10 +383,13 @@ def _without_retries(spark: Spark) -> Iterator[None]:
 
 @contextmanager
 def guarded_use(spark: Spark, what: str) -> Iterator[None]:
-    """A block of ours that uses a session; if its JVM dies meanwhile, one error reports it.
+    """Encloses code that uses a session, and reports the death of its JVM as one error.
+
+    Args:
+        what: the operation, for the error.
 
     Raises:
-        NosyncError: names the operation that failed, and says that no part of it was applied.
+        NosyncError: if the JVM has died; names the operation, and says that nothing was applied.
     """
     try:
         with without_query_logs(), _without_retries(spark):
@@ -386,10 +401,10 @@ def guarded_use(spark: Spark, what: str) -> Iterator[None]:
 
 
 def spark_off_error(what: str, instead: str = "") -> ExpressionError:
-    """The error of an operation that needs Spark while Spark is switched off.
+    """Returns the error for an operation that needs Spark while Spark is switched off.
 
     Args:
-        instead: a similar expression that needs no Spark, if there is one.
+        instead: a similar expression that needs no Spark; empty if there is none.
     """
     return ExpressionError(
         f"{what} needs Spark, which is switched off",
@@ -399,7 +414,12 @@ def spark_off_error(what: str, instead: str = "") -> ExpressionError:
 
 
 def dead_session_error(what: str, *, ours: bool) -> NosyncError:
-    """The error of a session whose JVM has died."""
+    """Returns the error for a session whose JVM has died.
+
+    Args:
+        what: the operation that failed.
+        ours: True if NoSync started the session.
+    """
     again = "run it again, in a new session" if ours else "create your Spark session again"
     return NosyncError(
         f"{what}: the JVM of the Spark session has died (out of memory, or killed); nothing was"

@@ -1,12 +1,14 @@
 """Identifies the functions that users registered with Spark, and pins them for each stage.
 
-An expression names a registered function, and the user may register another one under that name
-tomorrow. So a definition records the identity of the function (`expressions/settings.py`). The
-evaluation calls the identified function under a name of its own in the session.
+An expression names a registered function, and the user may register another function under that
+name later. So a definition records the identity of the function (`expressions/settings.py`). Each
+identified function is registered again under a unique, pinned name, and the evaluation calls it by
+that name.
 
-Spark reveals a Python function of a classic session: its plan has the pickled function. It reveals
-no function of a Connect server, none written in Java or Scala, and none whose pickle it broadcasts
-(above 1 MB). An expression that calls one of these is refused.
+A function can be identified only if Spark gives access to its code. For a Python function of a
+classic session, the plan contains the pickled function. There is no access to a function of a
+Connect server, to one written in Java or Scala, or to one whose pickle Spark broadcasts (above 1
+MB). An expression that calls such a function is rejected.
 
 Failure: 1. A stage is defined with `plus(v)`. 2. The user registers another function as `plus`. 3.
 A row is inserted, and later an old row removed. The stage would have rows of both functions, and
@@ -36,7 +38,7 @@ _DIGITS = 12
 
 
 class _Python(NamedTuple):
-    """A Python function as Spark has it: the arguments of `spark.udf.register`."""
+    """A registered Python function: the arguments of `spark.udf.register`."""
 
     function: Callable[..., Any]
     type: Any
@@ -45,7 +47,7 @@ class _Python(NamedTuple):
 
     @property
     def identity(self) -> str | None:
-        """Equal for functions that compute the same; None if it cannot be known."""
+        """Identifies the behaviour of the function; None if the function has no fingerprint."""
         print_ = function_fingerprint(self.function).fingerprint
         if print_ is None:
             return None
@@ -56,13 +58,17 @@ class _Python(NamedTuple):
 class _Pins:
     """The registered functions of one Spark session that definitions have identified.
 
+    Attributes:
+        functions: the functions by identity.
+        named: the functions that are registered under their pinned names.
+
     Threads: `lock` guards both attributes.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.functions: dict[Registered, _Python] = {}
-        self.named: set[Registered] = set()  # registered under their pinned name
+        self.named: set[Registered] = set()
 
 
 _pins: WeakKeyDictionary[Any, _Pins] = WeakKeyDictionary()
@@ -76,9 +82,9 @@ def identified(spark: Spark, sql: str, frame: Any) -> tuple[Registered, ...]:
         frame: a DataFrame that Spark has analysed, with the expression as its only column.
 
     Raises:
-        ExpressionError: if it calls a function that Spark does not reveal.
+        ExpressionError: if Spark does not give access to the code of one of them.
 
-    Cost: some ms for the plan; a query, once for each session, if a name is not built in.
+    Cost: a few ms for the plan. If a name is not known as built in, also one query per session.
     """
     names = {word.text.lower() for word in called(sql)}
     python = {} if is_connect(spark) else dict(_python_functions(spark, frame))
@@ -123,13 +129,13 @@ def _pinned(spark: Spark, expression: Expression) -> str:
 
 
 def _pin(spark: Spark, expression: Expression, wanted: Registered) -> None:
-    """Registers an identified function under its pinned name, unless that was done before."""
+    """Registers an identified function under its pinned name, if that was not done before."""
     pins = _pins.setdefault(spark, _Pins())
     with pins.lock:
         if wanted in pins.named:
             return
         known = wanted in pins.functions
-    if not known:  # the definition was made in another Spark session
+    if not known:  # because the stage was defined in another Spark session
         current = spark.createDataFrame([], expression.schema.ddl).selectExpr(expression.sql)
         if wanted not in identified(spark, expression.sql, current):
             raise ExpressionError(
@@ -164,14 +170,14 @@ def _pin_name(function: Registered) -> str:
 
 
 def called(sql: str) -> Iterator[Word]:
-    """The words of an expression that precede a parenthesis."""
+    """Yields the words of an expression that precede an opening parenthesis."""
     for word, following in pairwise(tokens(sql)):
         if following.text == "(" and word.kind in ("word", "name"):
             yield word
 
 
 def _spark_names(spark: Spark) -> frozenset[str]:
-    """The names of Spark's own functions, and of other words that may precede a parenthesis."""
+    """Returns the lower-case names of Spark's functions and operators (`in`, `not`); cached."""
     names = _built_in.get(spark)
     if names is None:
         rows = spark.sql("SHOW SYSTEM FUNCTIONS").collect()
@@ -180,23 +186,26 @@ def _spark_names(spark: Spark) -> frozenset[str]:
 
 
 def _python_functions(spark: Spark, frame: Any) -> Iterator[tuple[str, _Python | None]]:
-    """The Python functions in Spark's plan by name; None for one that cannot be unpickled."""
+    """Yields the Python functions in a plan by name; None if one cannot be unpickled."""
     for expression in _expressions(analysed(frame)):
         if expression.getClass().getName() == _UDF:
             yield str(expression.name()).lower(), _unpickled(spark, expression)
 
 
 def _unpickled(spark: Spark, udf: Any) -> _Python | None:
-    """The function of a PythonUDF in Spark's plan. This process pickled it, so loading is safe."""
+    """Returns the function of a PythonUDF in a plan; None if it cannot be unpickled.
+
+    Loading it is safe, because this process has pickled it.
+    """
     try:
         function, type_ = pickle.loads(bytes_of(spark, udf.func().command()))
-    except Exception:  # a broadcast, or any error of the user's modules
+    except Exception:  # a broadcast has no pickle, and modules of the user may raise any error
         return None
     return _Python(function, type_, udf.evalType(), bool(udf.udfDeterministic()))
 
 
 def _expressions(plan: Any) -> Iterator[Any]:
-    """All expressions of a logical plan, with their subexpressions."""
+    """Yields all expressions of a logical plan, with their subexpressions."""
     plans = [plan]
     while plans:
         part = plans.pop()
@@ -213,7 +222,7 @@ def _scala_items(sequence: Any) -> list[Any]:
 
 
 def _hidden_function_error(sql: str, name: str, connect: bool) -> ExpressionError:
-    """The error of a function that Spark does not reveal."""
+    """Returns the error for a function whose code Spark gives no access to."""
     where = "Spark Connect does not reveal" if connect else "Spark does not reveal"
     return ExpressionError(
         f"expression {sql!r}: {where} the function {name!r}, so NoSync could not detect that"

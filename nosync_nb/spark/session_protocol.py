@@ -1,8 +1,7 @@
-"""The protocol between this package and the session that it works for.
+"""The protocols between this package and the session that uses it.
 
-The session knows which Spark session is in use, starts one if necessary, and knows the stages.
-Modules that need this receive a `SparkSessionProtocol` and the files of the log. No module of this
-package imports a session.
+The session knows its stages and the Spark session in use, and starts Spark if necessary. Modules
+that need these receive a `SparkSessionProtocol`. No module of this package imports `session`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ class SparkOptions(NamedTuple):
     """The Spark options of a session, set when it is opened.
 
     Attributes:
-        session: the Spark session to use, or a function that returns it; None: the one that exists.
-        rows: see `SparkLimits.spark_rows`.
-        bulk: the URL of a staging area for executors that do not see the session's folder.
+        session: the Spark session to use, or a function that returns it. `None` means an existing
+            session, if there is one.
+        rows: the value of `SparkLimits.spark_rows`.
+        bulk: the URL of a staging area for executors that do not see the session's folder; empty if
+            there is none.
     """
 
     session: Any = None
@@ -31,7 +32,11 @@ class SparkOptions(NamedTuple):
 
 
 class PublishedState(Protocol):
-    """The published state of a session; `described` also has the stages that are being defined."""
+    """The published state of a session.
+
+    Attributes:
+        described: the stages, including those that are being defined.
+    """
 
     store: Store
     ledger: EpochIndex
@@ -40,7 +45,14 @@ class PublishedState(Protocol):
 
 
 class SparkLimits(Protocol):
-    """The limits that the user of a session has set."""
+    """The limits that the user of a session has set.
+
+    Attributes:
+        spark_rows: the maximum number of rows that run in this process; `None` means that the
+            estimated cost decides.
+        spark_off: True if Spark is switched off.
+        collect_rows: the maximum number of rows that a read may return.
+    """
 
     spark_rows: int | None
     spark_off: bool
@@ -48,11 +60,11 @@ class SparkLimits(Protocol):
 
 
 class SparkSessionProtocol(Protocol):
-    """The protocol through which this package asks its session about Spark."""
+    """The session's knowledge of Spark and of the log, as this package needs it."""
 
     @property
     def conf(self) -> Mapping[str, str]:
-        """Settings for a Spark session that has to be started."""
+        """The settings for a Spark session that is started."""
 
     @property
     def epoch(self) -> int:
@@ -60,7 +72,7 @@ class SparkSessionProtocol(Protocol):
 
     @property
     def spark_rows(self) -> int | None:
-        """The most rows that run in this process; None: by estimated cost."""
+        """The maximum number of rows that run in this process; None if the cost decides."""
 
     @property
     def off(self) -> bool:
@@ -70,14 +82,14 @@ class SparkSessionProtocol(Protocol):
         """Returns the state of Spark: running, not yet started, or not available.
 
         Args:
-            asked: True if the user asked for Spark and must see why it does not start.
+            asked: True if the user asked for Spark, and must see the error if it does not start.
         """
 
     def catalog(self) -> Mapping[str, Stage]:
-        """The stages of the log, including those that are being defined."""
+        """Returns the stages of the log, including those that are being defined."""
 
     def present(self) -> Any:
-        """The running Spark session; None if it was stopped, or none was started."""
+        """Returns the running Spark session; None if there is none."""
 
     def require(self, why: str, instead: str = "", *, announce: bool = False) -> Any:
         """Returns the running Spark session, or starts one.
@@ -88,11 +100,11 @@ class SparkSessionProtocol(Protocol):
             announce: True to print a notice before Spark starts.
 
         Raises:
-            NosyncError: there is no Spark session and none can be started.
+            NosyncError: if no Spark session runs, and none can be started.
         """
 
     def able(self, what: str) -> bool:
-        """Returns True if Spark runs or can be started, for an operation that may do without."""
+        """Returns True if Spark runs or can be started, for an operation that does not need it."""
 
     def shares(self, why: str) -> bool:
         """Returns True if executors see the session's folder; starts Spark if necessary."""

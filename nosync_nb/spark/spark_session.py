@@ -1,11 +1,11 @@
 """Finds Spark sessions, reads their settings, and names, tags and cancels jobs.
 
-The user's session belongs to the user: it is found, never configured, never stopped. Only if Spark
-is needed and no session exists, one is started in the calling thread (launch.py). No function
-imports pyspark before it is needed: while pyspark is not imported, no session exists.
+A session of the user is used, but never configured or stopped. If Spark is needed and no session
+exists, one is started in the calling thread (launch.py). No function imports pyspark before it is
+needed: while pyspark is not imported, no session exists.
 
-Classic and Connect sessions differ in three ways only: how to see that one was stopped, how a job
-gets a description, and whether job numbers can be known.
+Classic and Connect sessions differ in three ways: how to detect that a session was stopped, how a
+job gets a description, and whether the numbers of jobs are available.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ TIME_ZONE, ANSI = "spark.sql.session.timeZone", "spark.sql.ansi.enabled"
 _ON_OFF = {True: "on", False: "off"}
 
 TAG = "nosync"
-"""The tag of all our jobs."""
+"""The tag of all jobs of NoSync."""
 
 _SESSION_SETTINGS = re.compile(
     r"spark\.(master|app\.name|driver\.memory|default\.parallelism|sql\.(session\.timeZone"
     r"|ansi\.enabled|caseSensitive|shuffle\.partitions|autoBroadcastJoinThreshold"
     r"|legacy\.timeParserPolicy|adaptive\.[\w.]+))"
 )
-"""Settings that describe a session and contain no locations, secrets or users."""
+"""The settings that may be recorded, because they contain no locations, secrets or users."""
 _PLAIN_VALUE = re.compile(r"[\w./:*,\[\]+ -]{1,100}")
 
 _GROUP = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
@@ -50,17 +50,21 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class Jobs:
-    """The Spark jobs of a block; `ids` is known after the block, and never on Connect."""
+    """The Spark jobs of a `with` block.
+
+    Attributes:
+        ids: the numbers of the jobs; None during the block, and always on Connect.
+    """
 
     def __init__(self) -> None:
         self.ids: tuple[int, ...] | None = None
 
     def record(self, ids: Iterable[int] | None) -> None:
-        """Records the numbers of the jobs, if they are known."""
+        """Records the numbers of the jobs; None if they are unknown."""
         self.ids = None if ids is None else tuple(sorted(ids))
 
     def joined(self, other: Jobs) -> Jobs:
-        """The jobs of two blocks."""
+        """Returns the jobs of two blocks."""
         jobs = Jobs()
         if self.ids is not None and other.ids is not None:
             jobs.record((*self.ids, *other.ids))
@@ -68,7 +72,7 @@ class Jobs:
 
     @property
     def text(self) -> str:
-        """A text for people, such as `Spark jobs 3-5`."""
+        """A text for messages, such as `Spark jobs 3-5`."""
         if not self.ids:
             return "Spark"
         first, last = self.ids[0], self.ids[-1]
@@ -87,7 +91,7 @@ def is_session(value: Any) -> bool:
 
 
 def is_local(spark: Spark) -> bool:
-    """Returns True if the executors are certainly processes of this machine."""
+    """Returns True if the executors are known to run on this machine."""
     return not is_connect(spark) and spark.sparkContext.master.startswith("local")
 
 
@@ -97,8 +101,8 @@ def find_session(
     """Returns the session to use, without starting one; stopped sessions are ignored.
 
     Args:
-        given: the argument of `open(spark=)`.
-        namespace: the user's variables; only `spark` is used.
+        given: the session that was passed to `open(spark=)`.
+        namespace: the user's variables, of which only `spark` is used.
 
     Raises:
         TypeError: if `given` is not a session.
@@ -118,7 +122,7 @@ def find_session(
 
 
 def _active_session() -> Spark | None:
-    """The active session of this thread."""
+    """Returns the active session of this thread, or None."""
     from pyspark.sql import SparkSession
 
     try:
@@ -128,7 +132,7 @@ def _active_session() -> Spark | None:
 
 
 def _default() -> Spark | None:
-    """The default session of this process, which another thread may have made."""
+    """Returns the default session of this process, which another thread may have created."""
     from pyspark.sql import SparkSession
 
     session = getattr(SparkSession, "_instantiatedSession", None)
@@ -147,7 +151,7 @@ def require_session(
     """Returns the session to use, and starts one if necessary.
 
     Args:
-        conf: settings for a session that must be started, over `LOCAL_CONF`.
+        conf: the settings for a session that is started; they override `LOCAL_CONF`.
 
     Raises:
         NosyncError: if pyspark is not installed, or Spark does not start.
@@ -162,7 +166,7 @@ def sql_settings_of(spark: Spark) -> SqlSettings:
 
 
 def conf_of(wanted: SqlSettings) -> dict[str, str]:
-    """The configuration of a session with these settings; omits settings that are unknown."""
+    """Returns the configuration of a session with some settings; omits unknown ones."""
     conf = {}
     if wanted.time_zone is not None:
         conf[TIME_ZONE] = wanted.time_zone
@@ -172,11 +176,14 @@ def conf_of(wanted: SqlSettings) -> dict[str, str]:
 
 
 def restart_conf(spark: Spark) -> dict[str, str]:
-    """The settings to start a similar local session again; empty if the session is not local.
+    """Returns the settings with which a similar session can be started; empty if it is not local.
 
-    Jars, folders, JVM options and possible secrets are left out: the user's own code sets them.
+    Jars, folders, JVM options and possible secrets are omitted, because the user's code sets them.
 
-    Cost: one call of the JVM, some ms; raises PySpark's error if the JVM is gone.
+    Raises:
+        Exception: PySpark's error, if the JVM is gone.
+
+    Cost: one call to the JVM, a few ms.
     """
     if not is_local(spark):
         return {}
@@ -187,10 +194,10 @@ def restart_conf(spark: Spark) -> dict[str, str]:
 
 
 def check_settings(spark: Spark, expressions: Iterable[Expression]) -> None:
-    """Raises if a session would give expressions another meaning than they have.
+    """Checks that the settings of a session are those under which expressions were defined.
 
     Raises:
-        ExpressionError: names the expression, both settings, and the remedy.
+        ExpressionError: if a setting differs; names the expression, both values and the remedy.
     """
     asked = [e for e in expressions if e.settings != SqlSettings()]
     if asked:
@@ -200,7 +207,7 @@ def check_settings(spark: Spark, expressions: Iterable[Expression]) -> None:
 
 
 def check_setting(text: str, wanted: SqlSettings, have: SqlSettings) -> None:
-    """Raises if settings differ from those that an expression needs. None matches any value."""
+    """Raises ExpressionError if a setting is not the one of an expression; None matches any."""
     for key, what, own, other in (
         (TIME_ZONE, "the time zone is", wanted.time_zone, have.time_zone),
         (ANSI, "ANSI mode is", wanted.ansi, have.ansi),
@@ -219,11 +226,12 @@ def check_setting(text: str, wanted: SqlSettings, have: SqlSettings) -> None:
 
 @contextmanager
 def job_tag(spark: Spark, tag: str = TAG) -> Iterator[None]:
-    """Tags the jobs that this thread starts inside; an interrupt cancels them.
+    """In a `with` block, tags the jobs that this thread starts; an interrupt cancels them.
 
     Raises:
-        KeyboardInterrupt: also if Spark's client fails while it handles an interrupt, as it may
-            while it closes the connection. Otherwise the jobs would run on unnoticed.
+        KeyboardInterrupt: for an interrupt, even if Spark's client fails while it handles the
+            interrupt, for example because it closes the connection. Otherwise the jobs would
+            continue unnoticed.
     """
     new = tag not in _tags(spark)
     if new:
@@ -243,7 +251,7 @@ def job_tag(spark: Spark, tag: str = TAG) -> Iterator[None]:
 
 
 def _interrupt(error: BaseException) -> BaseException | None:
-    """The interrupt that led to an error, if any."""
+    """Returns the interrupt that is the cause of an error; None if there is none."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, KeyboardInterrupt):
         seen = seen.__cause__ or seen.__context__
@@ -251,7 +259,14 @@ def _interrupt(error: BaseException) -> BaseException | None:
 
 
 class RunningJobs(NamedTuple):
-    """The running jobs: their number, their tasks, the finished tasks, and Spark's UI."""
+    """The running jobs.
+
+    Attributes:
+        jobs: the number of running jobs.
+        tasks: the number of their tasks.
+        done: the number of finished tasks.
+        url: the address of Spark's UI; None if it is off.
+    """
 
     jobs: int
     tasks: int
@@ -260,7 +275,7 @@ class RunningJobs(NamedTuple):
 
 
 def running_jobs(spark: Spark) -> RunningJobs | None:
-    """Returns the running jobs; None if no job runs, or the server is remote."""
+    """Returns the running jobs; None if no job runs, or on Connect."""
     if is_connect(spark):
         return None
     try:
@@ -268,7 +283,7 @@ def running_jobs(spark: Spark) -> RunningJobs | None:
         tracker = context.statusTracker()
         jobs = [job for i in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(i))]
         stages = [tracker.getStageInfo(i) for job in jobs for i in job.stageIds]
-    except Exception:  # py4j raises many errors if the context stops meanwhile
+    except Exception:  # py4j raises many kinds of errors if the context stops meanwhile
         return None
     seen = [stage for stage in stages if stage is not None]
     done = sum(stage.numCompletedTasks for stage in seen)
@@ -277,7 +292,7 @@ def running_jobs(spark: Spark) -> RunningJobs | None:
 
 
 def cancel_jobs(spark: Spark, tag: str = TAG) -> None:
-    """Cancels every running job with a tag, from any thread; all our jobs carry `TAG`."""
+    """Cancels all running jobs with a tag, from any thread; all jobs of NoSync have `TAG`."""
     if is_connect(spark):
         spark.interruptTag(tag)
     else:
@@ -308,7 +323,7 @@ def _remove_tag(spark: Spark, tag: str) -> None:
 
 
 def spark_type_text(type_: Any) -> str:
-    """A type in the form of Spark's `simpleString`, with quoted field names that can be parsed."""
+    """Returns a type as in Spark's `simpleString`, but with quoted field names for parsing."""
     kind = type_.typeName()
     if kind == "struct":
         fields = (f"{quote(f.name)}:{spark_type_text(f.dataType)}" for f in type_.fields)
@@ -321,35 +336,34 @@ def spark_type_text(type_: Any) -> str:
 
 
 def frame_of(spark: Spark, table: pa.Table, schema: Schema) -> Any:
-    """A DataFrame of Arrow rows; the schema determines which timestamps have no zone."""
-    given = table if table.num_rows else []  # without rows pyspark fails on nested types
+    """Returns a DataFrame of Arrow rows; the schema determines which timestamps have no zone."""
+    given = table if table.num_rows else []  # pyspark fails on an empty table with nested types
     frame = spark.createDataFrame(given, schema=interval_transport.to_transport(schema).ddl)
     return interval_transport.from_transport(frame, schema.names, schema.types)
 
 
 def optimized_plan(frame: Any) -> Any:
-    """Spark's optimised plan of a DataFrame, without executing it; None on Connect."""
+    """Returns Spark's optimised plan of a DataFrame, without executing it; None on Connect."""
     classic = getattr(frame, "_jdf", None)
     return None if classic is None else classic.queryExecution().optimizedPlan()
 
 
 def analysed(frame: Any) -> Any:
-    """Spark's plan of a classic DataFrame with resolved names and types."""
+    """Returns Spark's plan of a classic DataFrame with resolved names and types."""
     return getattr(frame, "_jdf").queryExecution().analyzed()  # noqa: B009  (PySpark has no other)
 
 
 def estimated_bytes(frame: Any) -> int | None:
-    """Spark's estimate of the size of a DataFrame, without executing it; None: unknown.
+    """Returns Spark's estimate of the size of a DataFrame, without executing it; None if unknown.
 
-    Cost: some ms. On Connect the estimate must be parsed from a text, which takes ten times as
-    long.
+    Cost: a few ms; ten times as long on Connect, where the estimate is parsed from a text.
     """
     try:
         classic = optimized_plan(frame)
         if classic is not None:
             return int(str(classic.stats().sizeInBytes()))
         plan = frame.sparkSession.sql("EXPLAIN COST SELECT * FROM {frame}", frame=frame).collect()
-    except Exception:  # the estimate is optional
+    except Exception:  # a failure must not stop the caller, because the estimate is optional
         return None
     match = _SIZE.search(plan[0][0])
     if match is None:
@@ -359,9 +373,9 @@ def estimated_bytes(frame: Any) -> int | None:
 
 @contextmanager
 def job_description(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
-    """Adds stage and operator to the descriptions of the jobs that this thread starts inside.
+    """In a `with` block, adds stage and operator to the descriptions of this thread's jobs.
 
-    Connect has no descriptions; there the jobs carry a tag of that text.
+    Connect has no descriptions, so there the jobs have a tag with that text.
     """
     jobs = Jobs()
     text = f"nosync: {titled(stage)}: {operator}"
@@ -386,7 +400,10 @@ def job_description(spark: Spark, stage: str, operator: str) -> Iterator[Jobs]:
 
 
 def _job_ids(context: Any, group: str) -> tuple[int, ...]:
-    """The jobs of a group; Spark's bookkeeping lags its jobs by some milliseconds."""
+    """Returns the numbers of the jobs of a group.
+
+    Waits briefly for all jobs to be recorded as finished, because Spark's bookkeeping lags.
+    """
     tracker = context.statusTracker()
     deadline = time.monotonic() + _JOBS_WAIT_S
     while True:

@@ -1,9 +1,9 @@
-"""Determines the Spark settings under which expressions are described, and their types.
+"""Determines the Spark settings of expressions, and the types of expressions.
 
-The log decides: the first definition that depends on the time zone or on ANSI mode records it
-(nosync_nb/expressions/settings.py), and later definitions use the same settings. While the log has
-no recorded settings, those of the Spark session apply. Without a Spark session, the settings that a
-new one would have apply.
+The log has precedence: the first definition that depends on the time zone or on ANSI mode records
+the setting (nosync_nb/expressions/settings.py), and later definitions use the same value. If the
+log has no recorded setting, that of the Spark session applies. Without a Spark session, the setting
+that a new session would have applies.
 """
 
 from __future__ import annotations
@@ -47,8 +47,12 @@ class SparkTypes:
     def settings(self, depends: SettingsDependency, text: str) -> SqlSettings:
         """Returns the settings of an expression: those recorded in the log, else those of Spark.
 
+        Args:
+            depends: the settings that the expression depends on.
+            text: the expression, for messages.
+
         Raises:
-            ExpressionError: if a Spark session runs with other settings than the log's.
+            ExpressionError: if the running Spark session has other settings than the log.
         """
         from nosync_nb.spark import spark_session
 
@@ -58,7 +62,7 @@ class SparkTypes:
             have = spark_session.sql_settings_of(spark)
             if have != self._last_settings:
                 self._last_settings = have
-                self._known.clear()  # types depend on the mode
+                self._known.clear()  # because types depend on ANSI mode
             spark_session.check_setting(text, recorded, have)
             return recorded.over(have)
         settings = recorded.over(_expected_settings(self._way.conf))
@@ -69,7 +73,7 @@ class SparkTypes:
         return settings
 
     def in_utc(self) -> bool:
-        """Returns True if expressions that depend on the time zone are described in UTC."""
+        """Returns True if the time zone for expressions is UTC."""
         settings = self.recorded()
         if settings.time_zone is None:
             from nosync_nb.spark import spark_session
@@ -83,11 +87,11 @@ class SparkTypes:
         return settings.time_zone == UTC
 
     def recorded(self) -> SqlSettings:
-        """The recorded settings of the log's definitions.
+        """Returns the settings that the log's definitions have recorded.
 
         Stages that were signed with another key are ignored.
 
-        Cost: in proportion to the stages that were added since the last call.
+        Cost: in proportion to the stages that were added since the previous call.
         """
         catalog = self._way.catalog()
         known, settings = self._recorded
@@ -108,24 +112,30 @@ class SparkTypes:
         return settings
 
     def __call__(self, sqls: Sequence[str], schema: Schema) -> list[str]:
-        """Returns the types of expressions: known ones, or those that Spark gives."""
+        """Returns the types of expressions; asks Spark for those that are unknown."""
         return [self._resolve(sql, schema)[0] for sql in sqls]
 
     def registered(self, sql: str, schema: Schema) -> tuple[Registered, ...]:
-        """The registered functions of the user that an expression calls.
+        """Returns the registered functions of the user that an expression calls.
 
         Raises:
-            ExpressionError: if Spark does not reveal one of them.
+            ExpressionError: if Spark does not give access to the code of one of them.
         """
         return self._resolve(sql, schema)[1]
 
     def _resolve(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
-        """The type of an expression and its registered functions, without Spark if possible."""
+        """Returns the type of an expression and the registered functions that it calls.
+
+        Asks Spark only if the type is unknown, or if Spark is running.
+        """
         known = self._type_without_spark(sql, schema)
         return self._ask_spark(sql, schema) if known is None else (known, ())
 
     def _ask_spark(self, sql: str, schema: Schema) -> tuple[str, tuple[Registered, ...]]:
-        """The same from Spark; cached unless the expression calls a registered function."""
+        """Asks Spark for the type of an expression and the registered functions that it calls.
+
+        The answer is cached unless there are such functions.
+        """
         answer = self._known.get((sql, schema))
         if answer is None:
             spark = self.session(sql, schema)
@@ -138,7 +148,10 @@ class SparkTypes:
         return answer
 
     def _type_without_spark(self, sql: str, schema: Schema) -> str | None:
-        """The type of an expression if it is known before Spark starts; Spark confirms it later."""
+        """Returns the type of an expression that is known before Spark starts; else None.
+
+        `confirm` checks the type later with Spark.
+        """
         if (sql, schema) in self._known or self._way.present() is not None:
             return None
         if self.recorded().over(_expected_settings(self._way.conf)).ansi is False:
@@ -149,10 +162,10 @@ class SparkTypes:
         return known
 
     def confirm(self, tree: Definition) -> None:
-        """Checks the types that were assumed for a definition's expressions with Spark.
+        """Checks with Spark the types that were assumed for the expressions of a definition.
 
         Raises:
-            ExpressionError: if Spark refuses one, or gives it another type.
+            ExpressionError: if Spark rejects an expression, or it has another type there.
         """
         for sql, schema in [each for each in self._assumed if _is_in(each, tree)]:
             type_, registered = self._ask_spark(sql, schema)
@@ -175,7 +188,10 @@ class SparkTypes:
 
 
 def _is_in(asked: tuple[str, Schema], tree: Definition) -> bool:
-    """Returns True if a definition has an expression over these columns with the same functions."""
+    """Returns True if a definition may contain an expression over these columns.
+
+    That is so if some part reads the columns and calls all functions of the expression.
+    """
     sql, schema = asked
     called = set(re.findall(r"\w+(?=\s*\()", sql.lower()))
     for part in tree.walk():
@@ -187,7 +203,7 @@ def _is_in(asked: tuple[str, Schema], tree: Definition) -> bool:
 
 
 def _definition_settings(tree: Definition) -> SqlSettings:
-    """The settings of a definition's expressions."""
+    """Returns the settings that the expressions of a definition have recorded."""
     settings = SqlSettings()
     for part in tree.walk():
         settings = settings.over(retained_settings(part.params))
@@ -195,7 +211,7 @@ def _definition_settings(tree: Definition) -> SqlSettings:
 
 
 def _expected_settings(conf: Mapping[str, str]) -> SqlSettings:
-    """The known settings of a Spark session that would be started."""
+    """Returns the settings that a new Spark session would have; None where they are unknown."""
     from nosync_nb.spark.spark_session import ANSI, TIME_ZONE
 
     named = conf.get(TIME_ZONE) or (UTC if set(time.tzname) == {UTC} else None)

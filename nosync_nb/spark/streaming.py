@@ -1,20 +1,20 @@
 """Streaming DataFrames: Spark passes on their micro-batches one by one.
 
-Spark does so in a thread of its own. The query's checkpoint records its progress, and Spark writes
-it after the function that takes a micro-batch returns. After a kill between the two, the last
-micro-batch is delivered twice, with the same number.
+Spark calls the function that takes a micro-batch in a separate thread. After the function returns,
+Spark records the progress in the query's checkpoint. If the process is killed between the two, the
+last micro-batch is delivered twice, with the same number.
 
-The DataFrame of a micro-batch belongs to a copy of the user's session, which ends with the query:
-no view is made there.
+The DataFrame of a micro-batch belongs to a copy of the user's session, which ends with the query.
+So no view is created in that copy.
 
-The checkpoint folder of a query is made as durable as the log. Spark renames its files into place,
-and syncs none of them. A batch is identified by its number. So the mapping from number to rows must
-be durable before the batch's epoch is: the offsets, and the metadata of the sources. The state that
-a query keeps between batches must be durable before Spark records that a batch is done.
+The checkpoint folder of a query is made as durable as the log, because Spark renames its files into
+place, but does not sync them. A batch is identified by its number. So the files that determine its
+rows, the offsets and the metadata of the sources, must be durable before the epoch of the batch is.
+The state of a query between batches must be durable before Spark records that a batch is done.
 
 Failure: the power fails. Files that were not synced are missing afterwards, or present and empty,
-and Spark refuses to start with an empty entry. No epoch was made of such a batch, so the entry is
-deleted.
+and Spark does not start with an empty entry. No epoch was committed for such a batch, so the entry
+is deleted.
 """
 
 from __future__ import annotations
@@ -39,19 +39,21 @@ Held = dict[str, tuple[int, int, int]]
 """The files of a folder by name: inode number, size and modification time."""
 
 _ENTRY_BYTES_MAX = 64
-"""Longer entries were written completely: each entry begins with its version and a line of JSON."""
+"""A longer entry was written completely; each entry begins with its version and a line of JSON."""
 
 
 def stream_folder_of(spark: Spark, files: Files, place: str, *, name: str) -> StreamFolder | None:
-    """Returns the folder of a checkpoint location; None if it is on no disk of this machine.
+    """Returns the folder of a checkpoint location, after deleting its empty entries.
+
+    Returns None if the location is not on a local file system.
 
     Args:
-        place: a path or a URL, as the user gave it.
-        name: the input's name, for errors.
+        place: a path or a URL from the user.
+        name: the name of the input, for errors.
 
     Raises:
-        NosyncError: Spark cannot reach the location.
-        DurabilityError: the disk refuses.
+        NosyncError: if Spark cannot reach the location.
+        DurabilityError: if the disk reports an error.
     """
     try:
         scheme, path = spark_location(spark, place)
@@ -65,12 +67,12 @@ def stream_folder_of(spark: Spark, files: Files, place: str, *, name: str) -> St
 
 
 class StreamFolder:
-    """The checkpoint folder of one query; it exists as soon as the query has started.
+    """The checkpoint folder of one query; Spark creates it when the query starts.
 
     Threads: one after the other. Meanwhile Spark writes no file there that the query needs.
 
     Args:
-        path: absolute, with links resolved.
+        path: the absolute path, with links resolved.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -98,9 +100,10 @@ class StreamFolder:
         """Syncs all files that Spark has written since the last call.
 
         Raises:
-            DurabilityError: the disk refuses, and no epoch may depend on these files.
+            DurabilityError: if the disk reports an error. Then no epoch may depend on these files.
 
-        Cost: a `stat` of each file, some hundred, and a sync of each new one, all at the same time.
+        Cost: a `stat` of each file, of which there are a few hundred, and a sync of each new file;
+        the syncs run at the same time.
         """
         known, now = self._synced, dict(self._folders())
         changed = [folder for folder, held in now.items() if known.get(folder) != held]
@@ -118,14 +121,14 @@ class StreamFolder:
         self._synced = now
 
     def _sync_file(self, path: str) -> None:
-        """Syncs a file.
+        """Syncs a file; if that fails, replaces it by a synced copy.
 
-        Rewrites it if that fails, because a second sync could report a false success.
+        The sync is not repeated, because a second sync may report success although data is lost.
         """
         try:
             file = self._files.open(path)
         except DurabilityError as error:
-            if error.errno == errno.ENOENT:  # Spark has deleted it because it is not needed
+            if error.errno == errno.ENOENT:  # Spark deletes files that are no longer needed
                 return
             raise
         try:
@@ -136,13 +139,13 @@ class StreamFolder:
             file.close()
 
     def _sync_parents(self) -> None:
-        """Syncs the parent folders, which Spark may have made; ignores those of other users."""
+        """Syncs the parent folders, because Spark may have created them; ignores errors."""
         for above in PurePath(self._path).parents:
             with suppress(DurabilityError):
                 self._files.sync_folder(str(above))
 
     def _folders(self) -> Iterator[tuple[str, Held]]:
-        """The folders and the files in each; a subfolder has the size -1."""
+        """Yields each folder with its entries; a subfolder is an entry with the size -1."""
         folders = [self._path]
         while folders:
             folder = folders.pop()
@@ -163,7 +166,7 @@ class StreamFolder:
 
 
 class _MicroBatch(threading.local):
-    """Records whether this thread is processing a micro-batch."""
+    """Records whether the current thread is processing a micro-batch."""
 
     on = False
 
@@ -175,19 +178,20 @@ class _MicroBatch(threading.local):
 
 
 handing = _MicroBatch()
-"""In a `with` block the DataFrames of this thread are those of micro-batches."""
+"""Used as `with handing:` around the processing of a micro-batch."""
 
 
 TRIGGERS = ("processingTime", "availableNow", "once")
-"""The supported triggers; `continuous` makes no batches."""
+"""The supported triggers; `continuous` is not among them, because it has no batches."""
 
 
 def check_stream(frame: Any, schema: Schema, name: str, trigger: Mapping[str, Any]) -> None:
-    """Raises unless the rows of a DataFrame can become those of an input, one batch at a time.
+    """Checks that the batches of a DataFrame can be inserted into an input.
 
     Raises:
-        SchemaError: the DataFrame is not streaming or has other columns, or the trigger is unknown.
-        NosyncError: the DataFrame is one of Spark Connect.
+        SchemaError: if the DataFrame is not streaming or has other columns, or if the trigger is
+            unknown.
+        NosyncError: if the DataFrame belongs to Spark Connect.
     """
     what = f"stream into '{name}'"
     unknown = [each for each in trigger if each not in TRIGGERS]
@@ -220,13 +224,13 @@ def start_query(
     """Starts a query that passes on its micro-batches. Returns Spark's `StreamingQuery`.
 
     Args:
-        name: the input's name, for errors.
         take: called with the rows of a batch and its number; if it raises, the query ends.
-        checkpoint: a folder or a URL where Spark records its progress.
-        trigger: when batches are made, as `DataStreamWriter.trigger` takes it.
+        checkpoint: the folder or URL in which Spark records the progress.
+        trigger: the time of batches, as arguments of `DataStreamWriter.trigger`.
+        name: the name of the input, for errors.
 
     Raises:
-        NosyncError: Spark refuses the query; has the reason.
+        NosyncError: if Spark rejects the query; with the reason.
     """
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
     try:

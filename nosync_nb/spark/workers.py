@@ -1,7 +1,8 @@
-"""Checks a session's Python workers once, sends them our package if needed, and speeds them up.
+"""Checks the Python workers of a Spark session, sends them this package, and speeds them up.
 
-Our functions run in the interpreter that Spark starts. In local mode that is `PYSPARK_PYTHON`, or
-the `python3` on the path, which may differ from this one; on a cluster it is the cluster's.
+Our functions run in the Python interpreter that Spark starts. In local mode this is
+`PYSPARK_PYTHON`, or the `python3` on the path; it may differ from the interpreter of this process.
+On a cluster it is the interpreter of the cluster.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Workers(NamedTuple):
-    """The properties of a session's workers.
+    """The properties of the workers of a Spark session.
 
-    `slots` is the number of tasks that Spark runs at a time by default.
+    Attributes:
+        python: the version and the path of their interpreter.
+        pyarrow: the version of pyarrow.
+        slots: the number of tasks that Spark runs at the same time by default.
     """
 
     python: str
@@ -50,13 +54,14 @@ _known: WeakKeyDictionary[Any, Workers] = WeakKeyDictionary()
 def check_workers(spark: Spark) -> Workers:
     """Returns the properties of a session's workers; probes them once, and updates the slots.
 
-    Executors may join and leave, so each bulk run is split for the current number of slots.
+    The slots are updated because executors may join and leave.
 
     Raises:
-        NosyncError: if the workers run another Python, or lack a package that our functions need.
+        NosyncError: if the workers run another version of Python, or lack a package that our
+            functions need.
 
-    Cost: one small job the first time, which also starts the workers. Later calls make one call of
-    the JVM; on Connect, a job without Python.
+    Cost: the first call runs a small job, which also starts the workers. Later calls make one call
+    to the JVM; on Connect, they run a job without Python.
     """
     workers = _known.get(spark)
     if workers is None:
@@ -80,20 +85,22 @@ def check_workers(spark: Spark) -> Workers:
 
 
 def _slots(spark: Spark) -> int:
-    """The number of tasks that a session currently runs at a time."""
+    """Returns the number of tasks that a session currently runs at the same time."""
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     try:
-        # A range has as many partitions, unless the session sets another number.
+        # because a range has one partition per slot, unless the session sets another number
         return int(spark.range(PROBES).selectExpr("spark_partition_id()").distinct().count())
     except Exception as error:
         raise probe_error(error) from error
 
 
 def task_slots(spark: Spark | None) -> int | None:
-    """The number of tasks that a session runs at a time; None if its workers were not probed yet.
+    """Returns the number of tasks that a session runs at the same time.
 
-    Cost: a call of the JVM; on Connect nothing: the answer is that of the last bulk run.
+    Returns None if its workers were not probed yet. On Connect, the number is that of the last run.
+
+    Cost: a call to the JVM; on Connect nothing.
     """
     known = None if spark is None else _known.get(spark)
     if known is None or is_connect(spark):
@@ -104,8 +111,8 @@ def task_slots(spark: Spark | None) -> int | None:
 def with_worker_gc_off(work: Work) -> Work:
     """Wraps a function so that workers exclude their modules from garbage collection.
 
-    PySpark collects garbage after every task, over every module that the worker has ever imported:
-    some 45 ms, more than most tasks take.
+    PySpark collects garbage after every task. Without this, each collection visits every module
+    that the worker has imported, and takes 45 ms, which is longer than most tasks.
     """
 
     def run(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -117,14 +124,19 @@ def with_worker_gc_off(work: Work) -> Work:
 
 @cache
 def _freeze_objects() -> None:
-    """Freezes all objects of a worker at its first task of ours."""
+    """Excludes all present objects of a worker from garbage collection, at its first task."""
     parallel.single_threaded()
     gc.collect()
     gc.freeze()
 
 
 def _probe(spark: Spark) -> tuple[str, str, str, int]:
-    """Asks every default partition for its Python, its pyarrow, and the modules that it lacks."""
+    """Asks the worker of each partition for its Python, its pyarrow and a missing module.
+
+    Returns:
+        the version of Python, that of pyarrow, the missing module (or empty), and the number of
+        partitions.
+    """
     frame = spark.range(PROBES).mapInArrow(_prober(), "python string, arrow string, lacks string")
     try:
         answers = frame.collect()
@@ -136,7 +148,7 @@ def _probe(spark: Spark) -> tuple[str, str, str, int]:
 
 
 def _prober() -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function that is pickled by value, for workers that do not have this module."""
+    """Returns a function for workers that is pickled by value, as they may lack this module."""
     needed = _NEEDED
 
     def probe(records: Iterator[Any]) -> Iterator[Any]:
@@ -163,7 +175,7 @@ def _prober() -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def probe_error(error: Exception) -> NosyncError:
-    """The error of workers that could not be probed."""
+    """Returns the error for workers that could not be probed."""
     text = str(error)
     wanted = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if "PYTHON_VERSION_MISMATCH" in text:
@@ -180,13 +192,13 @@ def probe_error(error: Exception) -> NosyncError:
 
 
 def _send_package(spark: Spark) -> None:
-    """Sends a copy of this package to the workers."""
+    """Sends this package to the workers as a zip file."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     files = Files()
     folder = os.environ.get("TMPDIR") or "/tmp"
     path = os.path.join(folder, f"nosync_nb-{uuid.uuid4().hex}.zip")
     file = files.create(path)
-    # A classic session serves the file to executors until it ends, so it is deleted only at exit.
+    # Deleted at exit, because a classic session serves the file to executors until it ends.
     atexit.register(files.unlink, path)
     file.append(package_zip(package))
     file.close()
@@ -194,7 +206,7 @@ def _send_package(spark: Spark) -> None:
 
 
 def package_zip(package: str) -> bytes:
-    """The modules of a package as a zip that Python can import from."""
+    """Returns the modules of a package as a zip file from which Python can import them."""
     sink = io.BytesIO()
     top = os.path.dirname(package)
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -5,9 +5,9 @@ The functions are pure. They read no log, run no stage and know no schema.
 `DefinitionOffset` and `EpochOffsets` map definitions and epochs to frames of the log, and so to the
 contents of a durability level.
 
-`DefinitionOffset`: an epoch does not say how it was computed. If all epochs of a log are on a
+`DefinitionOffset`: an epoch does not record how it was computed. If all epochs of a log are on a
 replica without its definition, they are useless there: a restored session would have no such stage.
-A log keeps its number when the stage is renamed or becomes an earlier version: its contents are
+A log keeps its number when the stage is renamed or becomes an earlier version. Its contents are
 restored under the name that it had.
 
 `EpochOffsets`: frame numbers only grow. Epoch numbers do not, because a session may be rewound to
@@ -54,7 +54,7 @@ FailureName = Literal["kernel", "power", "disk"]
 
 
 class FailureClass(Enum):
-    """The extent of a failure; each one loses everything that a milder one loses."""
+    """The extent of a failure; each class loses everything that a milder one loses."""
 
     KERNEL = "kernel"
     POWER = "power"
@@ -65,9 +65,9 @@ class Frontier(NamedTuple):
     """The progress of a stage, as inclusive epochs.
 
     Attributes:
-        memory: in the session.
-        disk: on its disk, after a loss of power.
-        replicas: on enough replicas; None without replicas.
+        memory: the last epoch in the session.
+        disk: the last epoch that is on its disk, so that it survives a loss of power.
+        replicas: the last epoch on enough replicas; `None` without replicas.
 
     Examples:
         >>> session.sync("disk")
@@ -85,12 +85,12 @@ class FrontierNode(NamedTuple):
 
     Args:
         inputs: the names of its inputs; empty for an input of the session.
-        logged: the surviving upper of its log.
+        logged: the upper of the part of its log that survives.
         determinate: True if another run gives the same rows.
-        nondeterminants: the surviving upper of the seeds, clocks and answers that it used.
+        nondeterminants: the upper up to which the seeds, clocks and answers that it used survive.
         replayable: the upper that the source of an input can deliver again, identically.
-        defined: the upper without the last change of its definition, if the failure loses that;
-            unbounded if it does not.
+        defined: the upper without the last change of its definition, if the failure loses this
+            change; otherwise unbounded.
     """
 
     inputs: tuple[str, ...]
@@ -113,7 +113,8 @@ class FrontierNode(NamedTuple):
 def exact_uppers(nodes: Mapping[str, FrontierNode]) -> dict[str, int]:
     """Returns the upper of the exact prefix of each stage. Cycles are allowed.
 
-    The lowest bound travels downstream first, so the first bound that reaches a stage is the least.
+    The lowest bound is propagated downstream first, so the first bound that reaches a stage is the
+    least.
 
     Cost: O(edges + stages log stages), about 1 ms for 1,000 stages.
     """
@@ -135,10 +136,13 @@ def exact_uppers(nodes: Mapping[str, FrontierNode]) -> dict[str, int]:
 
 
 class DefinitionOffset(NamedTuple):
-    """The frame that defines a log, and the upper of the log without that frame.
+    """The frame that defines a log, and the parts of the log that do not depend on it.
 
-    `owed` is the frame since which replicas must have the log; never, if it is later than any
-    frame. `held` is the upper that replicas had before that, for a log with demoted durability.
+    Attributes:
+        frame: the number of the frame.
+        before: the upper of the log without that frame.
+        owed: the frame at which replicas must begin to have the log; `NEVER` if they need not.
+        held: the upper that replicas had before that, for a log with demoted durability.
     """
 
     frame: int
@@ -147,7 +151,7 @@ class DefinitionOffset(NamedTuple):
     held: int = 0
 
     def upper(self, frames: int, upper: int) -> int:
-        """Returns the upper that a level with frames up to `frames` has of a log.
+        """Returns the upper of a log at a level that has the frames up to `frames`.
 
         Args:
             upper: the full upper of the log.
@@ -155,13 +159,13 @@ class DefinitionOffset(NamedTuple):
         return upper if self.frame <= frames else min(self.before, upper)
 
     def owes(self, frames: int, upper: int) -> int:
-        """Returns the upper that replicas with acknowledged frames up to `frames` have of a log."""
+        """Returns the upper of a log at replicas that have acknowledged frames up to `frames`."""
         full = self.upper(frames, upper)
         return full if self.owed <= frames else min(self.held, full)
 
 
 NEVER = 2**63 - 1
-"""A frame that no level has."""
+"""A frame number that no level reaches."""
 
 NOWHERE = DefinitionOffset(NEVER)
 """The offset of a log without a known definition."""
@@ -175,14 +179,15 @@ def offsets_after_definition(
 ) -> dict[int, DefinitionOffset]:
     """Returns the offset of each named collection after a definition, by log.
 
-    A stopped stage that resumes has, without the definition, the epochs up to its stop.
+    Without the definition, a stopped stage that resumes has the epochs up to its stop.
 
     Args:
         known: the offsets before the definition.
-        before, catalog: the catalog before it (empty if there was no earlier one), and its own.
-        frame: its number.
+        before: the previous catalog; empty for the first definition.
+        catalog: the catalog of the definition.
+        frame: the number of the definition's frame.
 
-    Cost: O(stages), some 100 ns each.
+    Cost: O(stages), about 100 ns each.
     """
     stages = catalog.get("stages", ())
     on_disk = [s for s in stages if s["options"].get("persist") == DISK or "scaled" in s]
@@ -208,7 +213,7 @@ def offsets_after_definition(
 
 
 def _is_on_disk_alone(stage: Mapping[str, Any]) -> bool:
-    """Returns True if replicas need not have a stage of this level; see `Stage.on_disk`."""
+    """Returns True if replicas need not have a stage at level `disk`; see `Stage.on_disk`."""
     if stage["options"]["nondeterministic"] or stage.get("signer"):
         return False
     return bool(stage["life"]["is"] == "live")
@@ -221,14 +226,14 @@ def _stopped_stages(catalog: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 class EpochOffsets:
     """Maps epochs to the frames of the log, and so to the epochs on disk for given frames.
 
-    A frame has an epoch or something else, for example a definition. While each frame has the epoch
-    after that of the previous frame, no entry is added. A *run* is its first frame and epoch, and
-    only the runs that are not on disk are retained.
+    A frame contains an epoch or something else, for example a definition. While each frame contains
+    the epoch after that of the previous frame, no entry is added. A *run* of such frames is
+    represented by its first frame and epoch. Only the runs that are not on disk are retained.
 
     Recording an epoch twice changes nothing.
 
     Args:
-        epoch: the last one that is on disk already.
+        epoch: the last epoch that is already on disk.
     """
 
     __slots__ = ("_state",)
@@ -238,7 +243,10 @@ class EpochOffsets:
         self._state = runs, epoch  # one reference, so that an update is atomic
 
     def note(self, seq: int, epoch: int, durable: int) -> None:
-        """Records the frame of the next epoch, and how far frames are on disk. Cost: below 1 us."""
+        """Records the frame of the next epoch, and the last frame that is on disk.
+
+        Cost: below 1 us.
+        """
         runs, last = self._state
         if epoch <= last:
             return
@@ -248,7 +256,7 @@ class EpochOffsets:
         self._state = runs, epoch
 
     def drop_after(self, epoch: int) -> None:
-        """Forgets the epochs after `epoch`, because a rewind has undone them.
+        """Removes the epochs after `epoch`, because a rewind has undone them.
 
         `epoch` is on disk as soon as its own frame is. The frame of the rewind is not recorded,
         because without it the undone epochs would be valid again.

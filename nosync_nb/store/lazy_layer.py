@@ -15,10 +15,12 @@ from nosync_nb.trace.parts.part_file import PartRef, readable, refs_from_json
 
 
 class LazyLayer(Layer):
-    """A layer whose rows are made when a reader first accesses them.
+    """A layer whose rows are read or computed when a reader first accesses them.
 
-    `rows_count` may exceed the number of rows, because updates that cancel out are counted. `needs`
-    are the names of the files that the rows are made from. They may be files of other layers.
+    Attributes:
+        rows_count: an upper bound of the number of rows, because updates that cancel out are
+            counted.
+        needs: the names of the files that contain the rows; they may be files of other layers.
     """
 
     __slots__ = ("_make", "needs")
@@ -42,7 +44,7 @@ class LazyLayer(Layer):
 
     @property
     def parts(self) -> tuple[Batch, ...]:
-        """The rows. The first access makes them and drops their source."""
+        """The rows; the first access reads them and releases their source."""
         make = self._make
         if make is not None:
             self._parts = make()
@@ -62,11 +64,12 @@ class HistoryLayer(LazyLayer):
 
     Args:
         history: the history to read. It must not change afterwards; see `dataflow.snapshot.seen`.
-        log: the log whose changes in `(after, span.upper)` are the rows.
+        log: the number of the log whose changes in the epochs `(after, span.upper)` are the rows.
         span: the epochs that the layer covers.
-        after: the last epoch whose changes are not included; None: all changes from the beginning
-            on.
-        rows_count: the expected number of rows, not 0. The exact number is unknown before the read.
+        after: the last epoch whose changes are not included; `None` means that all changes from the
+            beginning are included.
+        rows_count: the expected number of rows, at least 1. The exact number is unknown before the
+            read.
     """
 
     __slots__ = ("after", "log")
@@ -90,9 +93,9 @@ class HistoryLayer(LazyLayer):
         self.log, self.after = log, after
 
     def checkpoint_entry(self) -> dict[str, Any] | None:
-        """Returns the entry of a checkpoint for this layer; None once the rows were made.
+        """Returns the entry of a checkpoint for this layer; None once its rows have been read.
 
-        After that the layer may be merged with others.
+        A layer whose rows were read may have been merged with others.
         """
         if self.is_made:
             return None
@@ -100,7 +103,7 @@ class HistoryLayer(LazyLayer):
 
 
 def files_needed(trace: Trace) -> set[str]:
-    """Returns the files that the layers of a trace are made from when a reader accesses them."""
+    """Returns the names of the files that are needed for reading the layers of a trace."""
     names: set[str] = set()
     for layer in trace.layers:
         paths = layer.needs if isinstance(layer, LazyLayer) else (ref.path for ref in layer.files)
@@ -109,8 +112,8 @@ def files_needed(trace: Trace) -> set[str]:
 
 
 def layer_refs(said: Any) -> tuple[PartRef, ...]:
-    """Returns the files of a layer that a checkpoint lists.
+    """Returns the files that a checkpoint lists for a layer.
 
-    A layer that is inline in the checkpoint, or read from the history, has none.
+    A layer that is inline in the checkpoint, or is read from the history, has no files.
     """
     return () if said is None or isinstance(said, dict) else refs_from_json(said)

@@ -1,8 +1,8 @@
 """Reads a log into a value: its epochs, and a snapshot after its last frame.
 
-Nothing is compiled or run, and nothing is changed but the store that was opened for it. A reader
-uses the catalog of another user like one of this user, but trusts none of its rows. Recovery for a
-writer decides separately for each stage (nosync_nb/session/recovery/recover.py).
+Nothing is compiled or run, and only the store that was opened for the read is changed. A reader
+uses the catalog of another user like one of this user, but it does not trust the rows. Recovery for
+a writer decides separately for each stage (nosync_nb/session/recovery/recover.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _NO_LOADS: Mapping[str, str] = MappingProxyType({})
 class WrittenCatalog(NamedTuple):
     """A catalog as it was written at an epoch, with its signature.
 
-    `defined` maps each named log to the frame that defines it.
+    Attributes:
+        defined: the frame that defines each named log.
     """
 
     epoch: int
@@ -43,7 +44,7 @@ class WrittenCatalog(NamedTuple):
 
 
 class CatalogTrust(NamedTuple):
-    """This user's key, if there is one, and the origin of a catalog."""
+    """This user's key, or None, and the origin of a catalog."""
 
     key: bytes | None
     origin: signing.CatalogOrigin
@@ -57,7 +58,7 @@ class RecoveredState(NamedTuple):
         ledger: the index of epochs.
         snapshot: the stages and their contents; nothing in it is compiled.
         data: the catalog with its untrusted stages disabled.
-        said: the catalog as it was written; None before the first definition.
+        said: the catalog as it was written; `None` before the first definition.
         judged: the key of this user, and the origin of the catalog.
     """
 
@@ -74,7 +75,10 @@ Described = tuple[Mapping[str, Any], dict[str, Stage]]
 
 
 def described(log_id: bytes, said: WrittenCatalog, judged: CatalogTrust, epoch: int) -> Described:
-    """Returns the stages of a log's catalog for a reader, which runs none of them."""
+    """Returns the stages of a log's catalog for a reader, which runs none of them.
+
+    Stages in the memory of the log's owner are marked as stopped.
+    """
     catalog = payloads.catalog_from_json(said.catalog, log_id, None)
     why = "it is in the memory of the session that owns the log"
     for name in [name for name, stage in catalog.items() if stage.in_memory]:
@@ -88,11 +92,11 @@ def recover_state(
     """Returns the state of an opened log after its last frame.
 
     Args:
-        describe: makes the stages from a catalog, its origin and the last epoch; None: a reader's
-            stages, which are never run.
+        describe: returns the stages for a catalog, its origin and the last epoch; `None` means the
+            stages for a reader, which never runs them.
 
     Raises:
-        CorruptLogError: the frames or the checkpoint make no sense.
+        CorruptLogError: the frames or the checkpoint are invalid.
     """
     with guarded_decoding("the log"):
         ledger = EpochIndex.restored(store.epoch, store.times, store.meta)
@@ -117,7 +121,7 @@ def recover_state(
 
 
 def follow_frames(before: RecoveredState, tail: list[FrameContent]) -> RecoveredState:
-    """Returns the state that a reader has after the frames that the owner appended since."""
+    """Returns the state of a reader after the frames that the owner has appended since `before`."""
     store, ledger, last = before.store, before.ledger, before.snapshot
     epoch, written = written_catalog(ledger, tail, last.epoch, before.said, store.log.durable)
     graph, catalog = last.graph, last.catalog
@@ -145,12 +149,12 @@ def written_catalog(
     """Records the epochs of frames; returns the last epoch and the last catalog.
 
     Args:
-        epoch, said: the last epoch and catalog before the frames; None: before the first
-            definition.
-        durable: the last frame that is on disk.
+        epoch: the last epoch before the frames.
+        said: the last catalog before the frames; `None` before the first definition.
+        durable: the number of the last frame that is on disk.
     """
     records: list[EpochRecord] = []
-    new = tuple.__new__  # called for each epoch of the log at every opening
+    new = tuple.__new__  # faster, because this runs for each epoch of the log
     for seq, kind, payload in tail:
         if kind in payloads.DEFINES:
             said = _written_at(payload.epoch, payload.meta, said, seq)
@@ -171,7 +175,7 @@ def written_catalog(
 
 
 def _keys_and_label(meta: Mapping[str, Any]) -> tuple[Mapping[str, str], str | None]:
-    """Returns the idempotency keys of an epoch, and its label."""
+    """Returns the idempotency keys of the loads in an epoch, and the label of the epoch."""
     once = check_texts(meta["once"], "the key of a load") if "once" in meta else {}
     return once, check_text(meta["label"], "a label") if "label" in meta else None
 
@@ -204,8 +208,7 @@ def _written_at(
 def catalog_trust(store: Store, said: WrittenCatalog) -> CatalogTrust:
     """Determines the origin of a catalog.
 
-    If any part of the catalog is not signed by this user, the rows of the log are not trusted
-    either.
+    If this user has not signed all of the catalog, the rows of the log are not trusted either.
     """
     check_catalog(said.catalog, said.epoch)
     key, unfit = signing.own_key()
@@ -221,7 +224,7 @@ def restored_graph(taken: Iterable[int], data: Mapping[str, Any]) -> Graph:
     """Returns the graph of a catalog.
 
     Args:
-        taken: the numbers that frames name. An unfinished definition may have used some of them;
+        taken: the numbers that frames name. An unfinished definition may have used some of them, so
             they are not assigned again.
     """
     return Graph(payloads.restored_nodes(data), max((data["numbers"], *taken)))

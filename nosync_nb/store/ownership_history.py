@@ -1,17 +1,18 @@
 """Records which owners wrote a log, for the time when its old frames are trimmed.
 
 Each owner draws a random word when it opens the log, and writes it into the headers of its
-segments. A checkpoint lists for each earlier owner the word, and the last frame when it ended.
+segments. A checkpoint lists each earlier owner with its word, and with the number of the last frame
+at the end of its ownership.
 
 Failure: 1. The disk is restored from an old copy, or from a snapshot that was taken during a write.
 2. The next owner has the same generation as the owner that was lost, or continues from a frame that
 the lost owner had passed. 3. It writes so much that its checkpoints become newer than the frames
 which a replica has beyond the copy. No frame is left to compare those with. Hence the frames of an
-owner on a replica are in this log only if the words are equal, and this log has as many frames of
-that owner.
+owner on a replica are in this log only if the words are equal, and this log has at least as many
+frames of that owner.
 
-The list is complete from its first owner on. Nothing is known of the owners before it: the log may
-be older than the word, or have had more owners than are retained.
+The list is complete from its first owner on. Earlier owners are unknown: the log may be older than
+the random words, or may have had more than `KEPT_MAX` owners.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ _KEY = "owners"
 
 
 class OwnerTenure(NamedTuple):
-    """One owner: its word, and the last frame of the log when it ended."""
+    """One owner: its random word, and the number of the last frame at the end of its ownership."""
 
     word: bytes
     last: int
 
 
 Reigns = Mapping[int, OwnerTenure]
-"""The owners by generation; complete from the first of them on."""
+"""The owners by generation, without gaps from the first listed one on."""
 
 
 def decode_ownership(meta: Mapping[str, Any]) -> Reigns:
     """Returns the owners that a checkpoint lists.
 
     Raises:
-        CorruptLogError: the list makes no sense.
+        CorruptLogError: the list is invalid.
     """
     with guarded_decoding("the owners that a checkpoint names"):
         return {
@@ -57,8 +58,8 @@ def includes_owner(reigns: Reigns, head: Segment | None, seq: int) -> bool:
 
     Args:
         reigns: the owners of the log.
-        head: the header of the segment; None: its owner is not known.
-        seq: the last frame of the segment to compare.
+        head: the header of the segment; `None` means that its owner is unknown.
+        seq: the number of the last frame of the segment to compare.
     """
     if head is None or seq == 0:
         return True
@@ -71,7 +72,7 @@ def includes_owner(reigns: Reigns, head: Segment | None, seq: int) -> bool:
 
 
 def _includes_frame(reigns: Reigns, generation: int, word: bytes, seq: int) -> bool:
-    """Returns True if an owner is one of those of a log and wrote up to this frame there."""
+    """Returns True if the log has an owner's frames up to `seq`, or if this is unknown."""
     if generation < min(reigns, default=generation + 1):
         return True
     tenure = reigns.get(generation)
@@ -82,10 +83,11 @@ class OwnershipHistory:
     """The owners of a log that this process writes.
 
     Args:
-        heads: the headers of all segments, the last one being of this owner.
-        meta: of the checkpoint that the log was opened with.
-        seq: the last frame before that checkpoint.
-        frames: the frames after it.
+        heads: the headers of all segments; the last one is the header of the current owner's
+            segment.
+        meta: the JSON of the checkpoint that the log was opened with.
+        seq: the number of the last frame before that checkpoint.
+        frames: the frames after the checkpoint.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class OwnershipHistory:
             self._earlier[generation] = OwnerTenure(word, last)
 
     def saved(self, seq: int) -> dict[str, Any]:
-        """Returns the entry of a checkpoint after a frame."""
+        """Returns the entry for a checkpoint whose last frame is `seq`."""
         if self._current_head is None:
             return {}
         reigns = {

@@ -4,11 +4,11 @@ Branches, rewinds and the opening of a rewound log use the same two functions, `
 and `trace_from_history`. No row is read here.
 
 A layer that reaches beyond an epoch equals its state at the epoch plus the changes since then. As
-layers add up, one more layer with these changes, all signs inverted, restores that state. So a
-trace of any size is rewound at the cost of the changes since, also a trace without a history.
+layers add up, one more layer with these changes, all signs inverted, restores that state. So the
+cost of rewinding a trace depends only on the changes since then, even if it has no history.
 
-The changes come from the retained frames (`RecentFrames`). They are not known for a trace that one
-of these frames empties or names files of, or that a definition wrote to.
+The changes come from the retained frames (`RecentFrames`). They are unknown for a trace if one of
+these frames empties it or names files of it, or if a definition wrote to it.
 
 The frame of a rewind contains these changes itself, by epoch, and lists the logs whose changes are
 complete.
@@ -42,7 +42,9 @@ Since = Sequence[tuple[int, PayloadEntry]]
 """Inline changes of one log, each with its epoch, oldest first."""
 
 EPOCHS_MAX = 2048
-"""How many epochs back frames are read. Few older ones are retained, and there is much to undo."""
+"""The maximum number of epochs back for which frames are read. Few older frames are retained, and
+undoing that many epochs is expensive.
+"""
 
 
 class LaterChanges(NamedTuple):
@@ -50,7 +52,7 @@ class LaterChanges(NamedTuple):
 
     Attributes:
         since: the changes, oldest first.
-        last: the changes are complete up to this epoch; None: up to the current one.
+        last: the epoch up to which the changes are complete; `None` means the current one.
     """
 
     since: Since
@@ -61,7 +63,8 @@ class LogHistory(NamedTuple):
     """The history of the log that feeds a trace.
 
     Attributes:
-        upto: the last epoch of the collection that is not after the target epoch.
+        log: the number of the log.
+        upto: the target epoch, or the last epoch of the collection if that is earlier.
     """
 
     history: History
@@ -69,26 +72,26 @@ class LogHistory(NamedTuple):
     upto: int
 
     def is_readable(self, epoch: int) -> bool:
-        """Returns True if the history has an epoch separately."""
+        """Returns True if the history retains an epoch separately."""
         return any(epoch in each for each in self.history.epochs(self.log, self.upto))
 
 
 def reaches_beyond(trace: Trace, epoch: int) -> bool:
-    """Returns True if a layer of a trace begins at an epoch or before, and ends after it."""
+    """Returns True if a layer of a trace covers an epoch and later ones."""
     return any(each.lower <= epoch < each.upper - 1 for each in trace.layers)
 
 
 def trace_from_layers(trace: Trace, epoch: int, later: LaterChanges | None) -> Trace | None:
     """Returns a trace as it was at an epoch, from its layers and the later changes.
 
-    Returns None if the trace did not exist then, if the later changes are needed and not known, or
-    if its layers cannot be read without the history. The rows keep their files. The subtracted
-    changes are an additional layer, so no row is read here. The shortened layer and the additional
-    one both end at the epoch, because neither is valid at an earlier one. If an earlier rewind has
-    made such a pair, the two are treated as one layer.
+    Returns None if the trace did not exist at the epoch, if the later changes are needed but not
+    known, or if its layers cannot be read without the history. The rows keep their files. The
+    subtracted changes are an additional layer, so no row is read here. The shortened layer and the
+    additional one both end at the epoch, because neither is valid at an earlier one. If an earlier
+    rewind has created such a pair, the two are treated as one layer.
 
     Args:
-        later: all changes of its log after the epoch; None: they are not known.
+        later: all changes of its log after the epoch; `None` means that they are not known.
     """
     upper = epoch + 1
     layers = [layer for layer in trace.layers if layer.lower < upper]
@@ -121,8 +124,8 @@ def trace_from_layers(trace: Trace, epoch: int, later: LaterChanges | None) -> T
 def trace_from_history(trace: Trace, past: LogHistory) -> Trace:
     """Returns a trace of a named collection at an epoch, from its log.
 
-    The layers that ended before the epoch are used as they are; the changes since are read from the
-    history when a reader first accesses them.
+    The layers that ended before the epoch are used as they are. The changes after them are read
+    from the history when a reader first accesses them.
     """
     layers = layers_ended_by(trace, past.upto)
     lower = layers[-1].upper if layers else 0
@@ -139,8 +142,8 @@ def layers_ended_by(trace: Trace, epoch: int) -> list[Layer]:
     """Returns the first layers of a trace that add up to its state at an epoch or before.
 
     Failure: 1. A session rewinds: a second layer, which begins before the first one ends, subtracts
-    from it (see `subtract_undone`). 2. The second one is merged with later ones. 3. A rewind to an
-    epoch in between keeps the first layer without its subtraction. Hence a layer is only used
+    from it (see `trace_from_layers`). 2. The second one is merged with later ones. 3. A rewind to
+    an epoch in between keeps the first layer without its subtraction. Hence a layer is only used
     together with the layers that overlap it.
     """
     layers = [each for each in trace.layers if each.upper <= epoch + 1]
@@ -153,8 +156,8 @@ def layers_ended_by(trace: Trace, epoch: int) -> list[Layer]:
 def _shortened(layer: Layer, epoch: int, layout: Layout) -> LazyLayer:
     """Returns the rows of a layer as a layer that ends at an epoch.
 
-    It adds up to the same with the layers before it, so the cached statistics of the layer stay
-    valid.
+    Together with the layers before it, it adds up to the same rows. So the cached statistics of the
+    layer stay valid.
     """
     lower, rows_count = min(layer.lower, epoch), max(1, layer.rows_count)
     needs = frozenset(files_needed(Trace(layout, (layer,))))
@@ -173,7 +176,7 @@ def undo_entries(epoch: int, taken: Mapping[int, Since]) -> list[PayloadEntry]:
 
     Args:
         epoch: the target of the rewind.
-        taken: by log, all changes after it. A trace without a log is listed as its own log.
+        taken: all changes after the target, by log. A trace without a log is listed as its own log.
     """
     if not taken:
         return []
@@ -203,10 +206,10 @@ def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, LaterChang
         last: the epoch of the checkpoint.
 
     Returns:
-        by log; for the other logs the changes are not known.
+        the changes by log; for logs that are not listed, the changes are not known.
 
     Raises:
-        CorruptLogError: a frame makes no sense.
+        CorruptLogError: a frame is invalid.
     """
     undone: dict[int, LaterChanges] = {}
     for each in tail:
@@ -222,7 +225,7 @@ def read_undone(tail: Iterable[FrameContent], last: int) -> dict[int, LaterChang
 def _undone_by_frame(
     entries: Iterable[PayloadEntry], last: int
 ) -> dict[int, list[tuple[int, PayloadEntry]]]:
-    """Returns the changes that the frame of a rewind undoes, of epochs up to one."""
+    """Returns the changes in epochs up to `last` that the frame of a rewind undoes, by log."""
     decoded = [
         payloads.decode_payload(each.data) for each in entries if each.kind == payloads.UNDONE
     ]
@@ -241,11 +244,12 @@ def recent_frames(
 ) -> list[Frame]:
     """Returns the retained frames after a recent epoch, and some before it.
 
-    Returns an empty list if the first of them is not retained, or one is damaged. Callers work
-    without them at a higher cost.
+    Returns an empty list if the first of these frames is not retained, or if one is damaged.
+    Callers work without them at a higher cost.
 
     Args:
-        rewinds: for each known rewind its frame, and the epoch that it rewound to.
+        now: the current epoch.
+        rewinds: the number of the frame and the target epoch of each known rewind.
     """
     if now - epoch > EPOCHS_MAX:
         return []
@@ -276,7 +280,7 @@ class RecentFrames:
         epoch: the target of the rewind.
 
     Attributes:
-        is_complete: True if the frames of all epochs after it are among them.
+        is_complete: True if the frames of all epochs after the target are among them.
     """
 
     def __init__(self, frames: Iterable[Frame], epoch: int) -> None:
@@ -304,7 +308,7 @@ class RecentFrames:
                 self._unknown.update(payloads.entries_by_log([payload]))
 
     def _drop_undone(self, last: int) -> None:
-        """Drops the changes that a rewind has undone: they are not in the current state."""
+        """Drops the changes that a rewind has undone, because they are not in the current state."""
         self.is_complete = last == self.epoch or (self.is_complete and last > self.epoch)
         for number, changes in self._changes.items():
             self._changes[number] = [each for each in changes if each[0] <= last]
@@ -319,7 +323,8 @@ class RecentFrames:
         """Returns all changes of a trace after the epoch; None if they are not known.
 
         Args:
-            log, number: of the trace; both are the same for a trace without a log.
+            log, number: the log of the trace, and its number; they are equal for a trace without a
+                log.
         """
         if not self.is_complete or {log, number} & self._unknown:
             return None

@@ -14,8 +14,8 @@ Design: the digest of a batch covers the bytes that its frame has anyway. For a 
 are the file references, which contain the digest of each file.
 
 `ClockWriter` writes the clocks of new frames. The labels of a frame count only if the frame is in
-the log. Therefore they are stored with its number until the next frame or checkpoint is made. If
-the log has reached that frame at that moment they count, otherwise they are dropped.
+the log. Therefore they are stored with its number until the next frame or checkpoint is written. If
+the log has reached that frame by then, they count. Otherwise they are dropped.
 
 `LabelHistory` checks the clocks of a log. It reads the frames of a log. It compares each clock with
 the batches in the log: the batch of the clock itself, and the last batches of its inputs. A
@@ -54,13 +54,13 @@ NO_DIGEST = 0
 """The digest of a log without batches."""
 
 LABEL = struct.Struct("<IIQQ")
-"""An encoded label."""
+"""The layout of an encoded label: log, generation, upper, digest."""
 
 PACKED = struct.Struct("<IIQII")
-"""An encoded label with the digest in two halves."""
+"""The same layout, with the digest in two halves."""
 
 COUNTS = struct.Struct("<HH")
-"""The numbers of input labels, and of bytes of determinants, after the label of a batch."""
+"""The layout of the counts after the label of a batch: input labels, and bytes of determinants."""
 
 LABEL_BYTES = LABEL.size
 SIZE_BYTES = LABEL_BYTES + COUNTS.size
@@ -73,7 +73,7 @@ def batch_digest(data: bytes | memoryview) -> int:
     NOTE: it distinguishes batches that were computed differently. It does not protect against
     changes; the chain of frames does, with a digest of its own.
 
-    Cost: 0.3 us, and 0.5 ms a MiB.
+    Cost: 0.3 us, plus 0.5 ms for each MiB.
     """
     return crc32(data) << 32 | adler32(data)
 
@@ -82,7 +82,7 @@ def encoded_clocks(data: bytes) -> list[tuple[bytes, bytes]]:
     """Returns the encoded clocks of a frame: the label of each batch, and its input labels.
 
     Raises:
-        CorruptLogError: they are malformed.
+        CorruptLogError: the clocks are malformed.
     """
     clocks, at, size = [], 0, len(data)
     try:
@@ -108,7 +108,7 @@ def labels_from_text(text: str) -> dict[int, bytes]:
     """Returns the encoded labels in a checkpoint, by log.
 
     Raises:
-        CorruptLogError: they are malformed.
+        CorruptLogError: the labels are malformed.
     """
     with guarded_decoding("the clocks of a checkpoint"):
         labels = LABEL.iter_unpack(base64.b64decode(text, validate=True))
@@ -121,7 +121,8 @@ class ClockContradiction(NamedTuple):
     Attributes:
         log: the log of the collection of the clock.
         epoch: the first epoch with the rows of the clock.
-        source: the log whose batch differs from the one in the clock; `log` if it is its own batch.
+        source: the log whose batch differs from the one in the clock; equal to `log` if it is the
+            batch of the clock itself.
     """
 
     log: int
@@ -139,10 +140,11 @@ def recorded_contradictions(data: Iterable[Any]) -> list[ClockContradiction]:
 
 
 class LabelHistory:
-    """The last label of each named collection, frame after frame.
+    """The last label of each named collection, updated frame by frame.
 
     Args:
-        labels: those before the first frame; None: unknown, see `record_missing_frames`.
+        labels: the labels before the first frame; `None` if they are unknown, see
+            `record_missing_frames`.
     """
 
     def __init__(self, labels: Mapping[int, bytes] | None) -> None:
@@ -155,8 +157,9 @@ class LabelHistory:
     def record_missing_frames(self) -> None:
         """Records that frames are missing before the next one.
 
-        Then the first label of each collection in a clock is trusted. A definition is also trusted
-        about the batches that were replayed for it, because these are in frames before its own.
+        Then the first label of each collection in a clock is trusted. The clocks of a definition
+        are also trusted for the batches that were replayed for it, because these are in frames
+        before its own.
         """
         self.labels, self._replayed = {}, {}
         self._trusts_labels = self._after_gap = True
@@ -211,7 +214,7 @@ class LabelHistory:
         clocks: bytes | memoryview | None = None
         for number, kind, data in entries:
             if kind <= FILES:
-                if number in made_from:  # adler32 and crc32 are its `digest`
+                if number in made_from:  # adler32 and crc32 are the `batch_digest`
                     fresh[number] = pack(number, generation, upper, adler32(data), crc32(data))
             elif kind == PAST or clocks is not None:
                 return False
@@ -264,7 +267,7 @@ class LabelHistory:
         return wrong
 
     def _accepts_label(self, log: int, label: bytes) -> bool:
-        """Returns True if a label is valid for a log without an earlier label."""
+        """Returns True if a label is valid for a log without a known one; records it if trusted."""
         if log in self.labels:
             return False
         if self._trusts_labels:
@@ -275,7 +278,7 @@ class LabelHistory:
 def labels_up_to(labels: Mapping[int, bytes], epoch: int) -> dict[int, bytes]:
     """Returns the last labels of the logs whose last batch is not after an epoch.
 
-    For other logs the label at that epoch is unknown.
+    The labels of all other logs at that epoch are unknown.
     """
     return {log: own for log, own in labels.items() if LABEL.unpack(own)[2] <= epoch + 1}
 
@@ -294,15 +297,15 @@ def _batches(entries: Iterable[PayloadEntry]) -> dict[int, bytes | memoryview]:
 
 
 Inputs = tuple[bytes, tuple[int, ...]]
-"""The encoded count of inputs for a clock, and the logs of the inputs."""
+"""The encoded number of inputs for a clock, and the logs of the inputs."""
 
 
 class NamedInputs:
     """The named inputs of the named collections of one graph, by their logs.
 
     Attributes:
-        named: the nodes of named collections.
-        inputs: the results of `above` so far.
+        named: the nodes of named collections, by log.
+        inputs: the cached results of `above`.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -311,7 +314,7 @@ class NamedInputs:
         self.inputs: dict[int, Inputs] = {}
 
     def above(self, log: int) -> Inputs:
-        """Returns the logs of the nearest named inputs of a named collection."""
+        """Returns the nearest named inputs of a named collection, and caches them."""
         logs_above: dict[int, None] = {}
         waiting, visited = [self.named[log]], set[int]()
         while waiting:
@@ -343,14 +346,14 @@ NOTHING: Next = 0, {}, None, None
 
 
 class ClockWriter:
-    """The last label of each named collection of a log.
+    """The last label of each named collection of a log, and the clocks of the next frame.
 
     The caller holds the lock for writing frames. The effect of the last frame is decided before
-    another one is made: a frame that was not written changes nothing here.
+    another one is written: a frame that was not written changes nothing here.
 
     Args:
-        meta: of the checkpoint.
-        tail: the frames after it, with their numbers and kinds.
+        meta: the JSON of the checkpoint.
+        tail: the frames after the checkpoint, with their numbers and kinds.
 
     Attributes:
         wrong: the contradictions in those frames or before them.
@@ -374,18 +377,16 @@ class ClockWriter:
     def stamped(
         self, graph: Graph, made: Made, *, defines: bool = False, back: int | None = None
     ) -> list[PayloadEntry]:
-        """Returns the clocks of the next frame as an entry.
-
-        Empty if it changes no named collection.
+        """Returns the clocks of the next frame as an entry; empty if no named collection changes.
 
         Args:
             graph: the graph that names the changed collections.
-            made: the epochs of the frame.
-            defines: the frame is a definition, after which the graph determines the named
+            made: the epochs of the frame, each with its entries.
+            defines: True if the frame is a definition, after which the graph determines the named
                 collections.
             back: the epoch to which the frame rewinds.
 
-        Cost: some us for each, and the digest of each batch.
+        Cost: a few us for each clock, plus the digest of each batch.
         """
         # Inlined, because this runs at each epoch, and a function call would double its cost.
         seq, generation, feeds = self._log.head.seq, self._generation, self._feeds
@@ -439,7 +440,7 @@ class ClockWriter:
         """Applies the effect of the last frame if it is in the log. Idempotent.
 
         Args:
-            seq: the last frame of the log.
+            seq: the number of the last frame in the log.
         """
         number, fresh, feeds, back = self._next
         if 0 < number <= seq:

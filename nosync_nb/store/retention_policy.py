@@ -1,9 +1,9 @@
 """The retention and the disk budget of a log, as its catalog records them.
 
-Single epochs are retained for the newest `epochs`, or those of the last `seconds`; intervals of 16
-for 16 times as long, of 256 for 256 times, and so on. Pinned epochs are retained exactly. The
-policy is part of the catalog, under the same signature: an untrusted log must not make us delete
-history.
+The newest `epochs` epochs, or those of the last `seconds`, are retained singly. Intervals of 16
+epochs are retained for 16 times as long, intervals of 256 epochs for 256 times as long, and so on.
+Pinned epochs are retained exactly. The policy is part of the catalog, under the same signature: an
+untrusted log must not make us delete history.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY = "retention"
 """The key of the retention in a catalog."""
 
 REMOVED = "bounds"
-"""The key of two limits in catalogs of older releases, which this one ignores."""
+"""The key of two limits that older releases recorded in catalogs, and that this release ignores."""
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _COUNT_MAX = 2**40
@@ -30,11 +30,13 @@ _BYTES_MAX = 2**60
 
 
 class Retention(NamedTuple):
-    """How much of the past is retained; with neither `epochs` nor `seconds`: all of it.
+    """The part of the past that is retained: all of it if neither `epochs` nor `seconds` is set.
 
     Attributes:
+        epochs: the number of epochs that are retained singly.
+        seconds: the age up to which epochs are retained singly.
         pins: named epochs that are never downsampled.
-        budget: the bytes on disk above which less is retained; None: no limit.
+        budget: the bytes on disk above which fewer epochs are retained; `None` means no limit.
     """
 
     epochs: int | None = None
@@ -56,7 +58,7 @@ class Retention(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Returns the entries of a catalog, by key; defaults are left out."""
         data = self._asdict()
-        if self.budget is None:  # as in releases without a budget
+        if self.budget is None:  # because releases without a budget do not know the key
             del data["budget"]
         return {KEY: data} if self != Retention() else {}
 
@@ -67,10 +69,11 @@ class Retention(NamedTuple):
     def keep(
         self, now: int, since: Callable[[float], int], held: Iterable[int]
     ) -> RetainedEpochs | None:
-        """Returns the epochs to be retained exactly; None: nothing is downsampled.
+        """Returns the epochs that are retained exactly; `None` means that nothing is downsampled.
 
         Args:
-            since: returns the first epoch of the last so many seconds.
+            now: the last epoch.
+            since: returns, for a number of seconds, the first epoch of that period.
             held: epochs that branches or readers need exactly.
         """
         if self.seconds is not None:
@@ -97,7 +100,7 @@ def without_pins(catalog: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def removed_limits(catalog: Mapping[str, Any]) -> str | None:
-    """Returns a note on limits of an older release that a catalog records; None without any."""
+    """Returns a note about limits of an older release in a catalog; None without such limits."""
     recorded = catalog.get(REMOVED)
     if not isinstance(recorded, dict):
         return None
@@ -116,7 +119,7 @@ def removed_limits(catalog: Mapping[str, Any]) -> str | None:
 
 
 def well_formed(data: Any, epoch: int) -> bool:
-    """Returns True if the retention of a catalog at an epoch can be the output of `to_json`."""
+    """Returns True if a value can be the output of `to_json` for a catalog at an epoch."""
     try:
         retention = Retention(**data)
         has_names = type(retention.pins) is dict and all(
@@ -140,10 +143,10 @@ def well_formed(data: Any, epoch: int) -> bool:
 
 
 def parse_retention(asked: Any) -> tuple[int | None, int | None]:
-    """Returns the epochs or the seconds that a user wrote.
+    """Returns the number of epochs, or of seconds, that a user wrote; both are None for "all".
 
     Raises:
-        SchemaError: `asked` is neither; the hint shows the syntax.
+        SchemaError: `asked` is neither a number of epochs nor a time; the hint shows the syntax.
     """
     if asked is None or asked == "all":
         return None, None
@@ -186,7 +189,7 @@ def parse_budget(asked: Any) -> int | None:
 
 
 _REMOVED_LIMIT = r"\d[\d.]*\s*(?:files?|x)\b"
-"""A limit of older releases: `500 files`, `3x`."""
+"""The syntax of a limit in older releases: `500 files`, `3x`."""
 
 
 def _parse_size(asked: Any) -> int | None:
@@ -203,7 +206,7 @@ def _parse_size(asked: Any) -> int | None:
 
 
 def size_text(size_bytes: int) -> str:
-    """Returns a size as messages show it: `812 B`, `1.4 MB`; rounded up."""
+    """Returns a size as messages show it, rounded up: `812 B`, `1.4 MB`."""
     if size_bytes < 1000:
         return f"{size_bytes} B"
     unit = next((u for u in ("kB", "MB", "GB") if size_bytes < 1000 * _SIZES[u.lower()]), "TB")

@@ -1,9 +1,9 @@
-"""Wraps the decoding of bytes that an untrusted writer may have made.
+"""Guards the decoding of bytes that an untrusted writer may have produced.
 
-A checksum proves that bytes are those that were written, not that they make sense. A crafted
-catalog may nest a thousand lists, hold text in place of a number, or name a column that does not
-exist. The wrapper reports each as damage of the log, whichever error Python raises, and names what
-could not be decoded.
+A checksum proves that the bytes are unchanged, not that they are valid. A crafted catalog may nest
+a thousand lists, contain text in place of a number, or name a column that does not exist. The
+context manager reports each error that Python raises as damage of the log, and names what could not
+be decoded.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def guarded_decoding(what: str, *others: type[Exception]) -> AbstractContextMana
     """Returns a context manager for a block that decodes content of a log.
 
     Args:
-        what: the content, for the message.
-        others: further errors that the content may raise here.
+        what: the name of the content in the message.
+        others: additional exceptions that invalid content may raise in this block.
 
     Raises:
-        CorruptLogError: the content makes no sense.
+        CorruptLogError: the content is invalid.
     """
     return _Decoding(what, others)
 
 
 class _Decoding:
-    """A class and not a generator, because one is made for each frame that is read."""
+    """A class instead of a generator: it is cheaper, and each frame that is read needs one."""
 
     __slots__ = ("_others", "_what")
 

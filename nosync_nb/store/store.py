@@ -4,8 +4,8 @@ It combines the log (the order of all events), part files (large layers) and the
 epochs). Every file that the log names exists: part files are written and synced before the frame
 that names them. A file that no frame and no checkpoint names is removed at the next opening.
 
-Recovery maps the layers of the checkpoint without reading them. Then it reads the tail: the batches
-of one trace are concatenated and arranged once, whatever their number.
+Recovery restores the layers of the checkpoint without reading them. Then it reads the tail: the
+batches of one trace are concatenated and arranged once, independent of their number.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from nosync_nb.trace.history.history import History
 from nosync_nb.trace.parts.part_file import PartRef, open_part, write_and_release, write_part
 
 SPILL_ROWS = 1 << 16
-"""Batches above this many rows go to part files, not into frames."""
+"""Batches with more rows than this are written to part files, not into frames."""
 
 FRAME_BYTES = 8 << 20
-"""Batches above this many bytes go to part files as well, however few rows they have."""
+"""Batches with more bytes than this are written to part files too, even if they have few rows."""
 
 SPILL_BYTES = 1 << 20
-"""Layers above this many bytes go to part files before a checkpoint, which only names them."""
+"""Layers with more bytes than this are written to part files, and checkpoints only name them."""
 
 SETTLED_BYTES = 1 << 16
-"""The same limit for layers that a checkpoint would contain for the second time."""
+"""The corresponding limit for layers that a checkpoint would contain for the second time."""
 
 SYNC_DELAY_S = 0.02
-"""How long the syncing thread lets epochs gather, unless a caller waits for it. Each run of that
-thread takes the interpreter's lock away from the committing thread.
+"""The time for which the syncing thread collects epochs, unless a caller waits for it. Each run of
+that thread takes the interpreter's lock away from the committing thread.
 """
 
 TIMES = 0
-"""The number under which a checkpoint stores the times of epochs; no trace has it."""
+"""The number under which a checkpoint stores the times of epochs; no trace has this number."""
 
 
 class Store:
@@ -69,16 +69,16 @@ class Store:
     Attributes:
         tail: the recovered frames after the checkpoint, until `release`.
         changes: the entries of the tail, by log or trace.
-        verified: the performance counter when the log was open and its tail verified.
-        writes: counts what was written since.
+        verified: the performance counter at the time when the log was open and its tail verified.
         meta: the checkpoint's JSON, empty without a checkpoint.
-        position, clocks: the last recovered frame after the checkpoint, if any; the provenance
-            writer.
+        position: the position of the last recovered frame after the checkpoint, if there is one.
+        clocks: the writer of the provenance.
         succession: the owners that wrote the log.
-        retired: files that the checkpoint before this one needs, and this one does not.
-        back: the epoch before the checkpoint's that the tail rewinds to; None: there is no such
-            rewind.
-        named: files that checkpoint and tail name, also in frames that a rewind has undone.
+        retired: the files that the previous checkpoint needs, and this one does not.
+        back: the epoch before that of the checkpoint to which the tail rewinds; `None` if there is
+            no such rewind.
+        named: the files that the checkpoint and the tail name, also in frames that a rewind has
+            undone.
         foreign: True if this user has not signed the log; see `look_through`.
     """
 
@@ -146,7 +146,7 @@ class Store:
 
         Args:
             files: the disk; tests pass a simulated one.
-            opened: opens the log, `Log.open` with more arguments.
+            opened: opens the log: `Log.open`, or a variant with more arguments.
         """
         disk = files or Files()
         log = opened(
@@ -164,7 +164,7 @@ class Store:
     def write_epoch(
         self, draft: EpochResult, utc: float, meta: Mapping[str, Any], graph: Graph
     ) -> Position:
-        """Appends an epoch's frame, which survives the death of this process afterwards."""
+        """Appends the frame of an epoch; afterwards it survives the death of this process."""
         entries = None
         if draft.largest <= SPILL_ROWS and not graph.memory:
             entries = payloads.inline_entries(draft.logged, draft.cleared, FRAME_BYTES)
@@ -203,13 +203,17 @@ class Store:
     ) -> bytes:
         """Returns the payload of a definition: the catalog, and the first contents of new nodes.
 
-        Large contents are in files afterwards, also in the drafts.
+        Afterwards large contents are in files, also in the drafts.
 
         Args:
-            graph, meta: the compiled graph; the JSON with the catalog and its signature.
-            missed: past epochs of stages that had lagged behind; either all of them count, or none.
-            replays: how many past epochs were written right before this frame; they count with it.
-            back: the entries that a rewind to the draft's epoch undoes; None: it is no rewind.
+            graph: the compiled graph.
+            meta: the JSON with the catalog and its signature.
+            missed: past epochs of stages that had lagged behind; either all of them take effect, or
+                none.
+            replays: the number of past epochs that were written right before this frame; they take
+                effect with it.
+            back: the entries that a rewind to the draft's epoch undoes; `None` if it is not a
+                rewind.
         """
         meta = {**meta, "replays": replays} if replays else meta
         now = time.time()
@@ -230,12 +234,12 @@ class Store:
     def write_definition(self, payload: bytes, *, back: bool = False) -> Position:
         """Appends the frame of a definition or a rewind.
 
-        It survives the death of this process afterwards.
+        Afterwards it survives the death of this process.
         """
         return self.log.append(payloads.REWIND if back else payloads.DEFINITION, payload)
 
     def large(self, batch: Batch) -> bool:
-        """Returns True if a batch goes to a part file of its own."""
+        """Returns True if a batch must be written to a part file."""
         return len(batch) > SPILL_ROWS or size_bytes(batch) > FRAME_BYTES
 
     def _entries(
@@ -249,7 +253,7 @@ class Store:
         entries = [
             payloads.clear_entry(number) for number in draft.cleared if number not in unwritten
         ]
-        spilled: dict[int, tuple[Batch, ArrangedChange]] = {}  # referenced, so ids stay valid
+        spilled: dict[int, tuple[Batch, ArrangedChange]] = {}  # references keep the ids valid
         for at, (number, layout, change) in enumerate(draft.logged):
             if number in unwritten:
                 continue
@@ -288,7 +292,10 @@ class Store:
         return ArrangedChange(tuple(batches), tuple(refs))
 
     def open_part(self, ref: PartRef, layout: Layout) -> Batch:
-        """Maps a part file that was just written. Cost: the read of a header, whatever its size."""
+        """Maps a part file that was just written.
+
+        Cost: the read of a header, independent of the size of the file.
+        """
         return open_part(self.parts, ref, layout, files=self.files)
 
     def checked_part(self, ref: PartRef, layout: Layout) -> Batch:
@@ -297,7 +304,7 @@ class Store:
         return open_part(self.parts, ref, layout, files=self.files, checked=True, thorough=thorough)
 
     def look_through(self) -> None:
-        """Makes the store verify all rows of the log, because they may not be this user's."""
+        """Turns on the verification of all rows of the log, because they may not be this user's."""
         self.foreign = True
         self.history.look_through()
 
@@ -309,10 +316,11 @@ class Store:
         times: bytes,
         past: Mapping[str, Any],
     ) -> bytes:
-        """Returns the payload of a checkpoint: filed layers by name, layers in memory inline.
+        """Returns the payload of a checkpoint: layers in files by name, layers in memory inline.
 
         Args:
-            times: when each epoch was committed, doubles of seconds UTC.
+            meta: the other entries of the JSON.
+            times: when each epoch was committed, as doubles in seconds UTC.
             past: the manifest of the history up to the version.
         """
         layers, nonnegative, inline = trace_recovery.listed_layers(graph, version)
@@ -331,11 +339,14 @@ class Store:
     def write_layers(
         self, number: int, trace: Trace, *, thinned: bool = False
     ) -> list[tuple[Layer, Layer]]:
-        """Writes layers to part files so that checkpoints name them and do not contain them.
+        """Writes layers to part files, so that checkpoints name them instead of containing them.
 
-        This concerns large layers, and smaller ones that a checkpoint would contain for the second
-        time. Where the past is downsampled, it concerns layers that would be read from the history
-        as well.
+        These are large layers, and smaller ones that a checkpoint would contain for the second
+        time.
+
+        Args:
+            thinned: True if the past is downsampled. Then layers that would be read from the
+                history are written as well.
 
         Returns:
             pairs of a layer and the layer that replaces it.
@@ -359,7 +370,7 @@ class Store:
         return pairs
 
     def write_layer(self, number: int, layout: Layout, batch: Batch, epoch: int) -> Layer:
-        """Returns the contents of a trace at an epoch as a layer in files, however small it is."""
+        """Returns the contents of a trace at an epoch as a layer in files, even if it is small."""
         stem = f"trace{number}-{epoch}-{epoch + 1}"
         refs = self.spill([batch], layout, stem).refs
         refs = refs or (write_part(self.parts, batch, stem, files=self.files),)
@@ -367,7 +378,7 @@ class Store:
 
     @property
     def times(self) -> bytes:
-        """The checkpoint's times of epochs."""
+        """The commit times of the epochs in the checkpoint."""
         return bytes(self._inline[TIMES][0].data) if TIMES in self._inline else b""
 
     # -- restoring ---------------------------------------------------------------------------
@@ -381,7 +392,10 @@ class Store:
         trace_recovery.history_layers(self.history, graph, changes)
 
     def restored(self, graph: Graph) -> dict[int, Trace]:
-        """Returns the traces after the last frame. Cost: the same for any number of rows."""
+        """Returns the traces after the last frame.
+
+        Cost: independent of the number of rows.
+        """
         layers, nonnegative = (
             self.meta.get("layers", {}),
             self.meta.get(trace_recovery.NONNEGATIVE_KEY, {}),
@@ -401,7 +415,12 @@ class Store:
     def followed_by(
         self, graph: Graph, before: VersionState, old: Graph, changes: Changes
     ) -> dict[int, Trace]:
-        """Returns the traces after further frames, from those of a version."""
+        """Returns the traces of a version after further frames.
+
+        Args:
+            before, old: the version and its graph.
+            changes: the entries of the further frames.
+        """
         traces = trace_recovery.traces_of_version(before, old)
         return trace_recovery.extend_traces(graph, traces, changes, self.checked_part)
 
@@ -422,13 +441,13 @@ class Store:
             self.files.unlink(checked_path_within(folder, name, PART, PACK))
 
     def sweep(self) -> list[str]:
-        """Deletes the incomplete work of a dead owner: our files that nothing recovered names.
+        """Deletes the files of unfinished work of a dead owner: those that nothing recovered names.
 
-        If a checkpoint could not be read, all files stay, because it may name others. In the log of
-        another user they stay as well: an untrusted log must not make us delete files.
+        All files remain if a checkpoint could not be read, because it may name more of them. They
+        also remain in the log of another user: an untrusted log must not make us delete files.
 
         Returns:
-            the files that are needed and missing.
+            the names of the files that are needed and missing.
         """
         needed = self._required_files()
         named = needed.union(self.retired, self.named)
@@ -449,7 +468,7 @@ class Store:
 
 
 REST_BYTES = 1 << 26
-"""An operator that has read more bytes of files than this leaves none of their pages in memory."""
+"""If an operator has read more bytes of files than this, none of their pages stay in memory."""
 
 
 class RunFiles:
@@ -465,7 +484,7 @@ class RunFiles:
     The caller holds the writer's lock, unless the run computes off-lock.
 
     Args:
-        store: the store whose folder they are in.
+        store: the store in whose folder the files are written.
     """
 
     def __init__(self, store: Store) -> None:
@@ -474,18 +493,18 @@ class RunFiles:
         self._final: list[PartRef] = []
 
     def lend(self, refs: Iterable[PartRef]) -> None:
-        """Notes files that only later operators of the run read."""
+        """Records files that only later operators of the run read."""
         self._temporary += refs
 
     def keep(self, refs: Iterable[PartRef]) -> None:
-        """Notes files that the run's frame will name."""
+        """Records files that the run's frame will name."""
         self._final += refs
 
     def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
         """Returns the batch of a log or a trace: in files if it is large, else unchanged.
 
         Raises:
-            DurabilityError: the disk refuses. The files that were written are deleted with the run.
+            DurabilityError: the disk reports an error. The written files are deleted with the run.
         """
         store, (batch,) = self._store, held.parts
         if batch.layout is UNORDERED or not store.large(batch):
@@ -495,21 +514,21 @@ class RunFiles:
         return held
 
     def release_pages(self, size_bytes: int) -> None:
-        """Returns the mapped pages to the system if so many bytes of files were read."""
+        """Returns the mapped pages to the system if more than `REST_BYTES` of files were read."""
         if size_bytes > REST_BYTES:
             memory_map.drop_mapped_pages()
 
     def arranged(
         self, traces: Mapping[Layout, int], updates: Updates, epoch: int
     ) -> dict[Layout, ArrangedChange]:
-        """Returns rows in each requested order, in files, or in memory if the disk refuses.
+        """Returns rows in each requested order: in files, or in memory if the disk has an error.
 
-        Whatever the number of rows, they are in memory once, and one column for each core twice, if
-        one order is requested. For several orders they are in memory twice.
+        If one order is requested, the rows are in memory once, and one column for each core a
+        second time. For several orders they are in memory twice.
 
         Args:
-            traces: the orders, with the number of the trace of each.
-            updates: must not be used afterwards.
+            traces: the number of the trace for each requested order.
+            updates: the rows; they must not be used afterwards.
         """
         arranged: dict[Layout, ArrangedChange] = {}
         for at, (layout, number) in enumerate(traces.items(), 1):
@@ -521,7 +540,7 @@ class RunFiles:
         return arranged
 
     def end(self, *, failed: bool) -> None:
-        """Deletes the files that are not needed any more; after a failure all of them."""
+        """Deletes the files that are not needed any more; after a failure, all files of the run."""
         if self._temporary or self._final:
             useless = (*self._temporary, *(self._final if failed else ()))
             self._store.remove(ref.path for ref in useless)

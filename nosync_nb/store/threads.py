@@ -1,20 +1,21 @@
 """Background threads, and waits for another thread that Ctrl-C can interrupt.
 
-An object has a `SingleThread` once, whatever interrupts its start. `Thread.start` is written in
-Python, so a Ctrl-C can end it before or after the thread of the system was made. The caller cannot
-know which.
+A `SingleThread` starts at most one thread, even if its start is interrupted. `Thread.start` is
+written in Python, so Ctrl-C can end it before or after the system has created the thread. The
+caller cannot know which.
 
-Failure: 1. A thread is started. 2. Ctrl-C ends `start` after the thread was made. 3. The caller
-takes it for not started and starts another one. 4. Both take the same task, and one of them dies.
+Failure: 1. A thread is started. 2. Ctrl-C ends `start` after the thread was created. 3. The caller
+assumes that it was not started, and starts another one. 4. Both take the same task, and one of them
+dies.
 
-Hence `Thread.start` is called in a thread of its own, which no signal reaches: Python runs the
-handlers of signals in the main thread alone. That thread is made by one call that is written in C.
+Hence `Thread.start` is called in a helper thread, which no signal reaches: Python runs the handlers
+of signals only in the main thread. The helper thread is started by one call that is written in C.
 Starting it twice does no harm, because the second one finds what the first one has done.
 
-A wait is cut into short ones because of an interrupt that arrives just before it. The interpreter
-handles an interrupt between two steps of Python, and the system ends a wait during which an
-interrupt arrives. An interrupt that arrives after the last step and before the wait does neither.
-With short waits such an interrupt is late but not lost.
+A long wait is divided into short ones, because an interrupt may arrive just before it. The
+interpreter handles an interrupt between two steps of Python, and the system ends a wait during
+which an interrupt arrives. An interrupt that arrives after the last step and before the wait does
+neither. With short waits such an interrupt is handled late but not lost.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LOOK_S = 0.25
 
 
 def wait_event(news: threading.Condition, seconds: float | None = None) -> None:
-    """Waits to be notified, at most so long, and may return without a notification.
+    """Waits for a notification, for at most `LOOK_S` or `seconds`; may return without one.
 
     The caller holds the lock of `news`.
     """
@@ -39,7 +40,7 @@ def wait_event(news: threading.Condition, seconds: float | None = None) -> None:
 def wait_until(
     news: threading.Condition, is_so: Callable[[], bool], seconds: float | None = None
 ) -> bool:
-    """Waits until a condition is true, at most so long; returns its value.
+    """Waits until a condition is true, for at most `seconds`; returns False if the time is over.
 
     The caller holds the lock of `news`.
     """
@@ -53,22 +54,23 @@ def wait_until(
 
 
 def join_thread(thread: threading.Thread, seconds: float | None = None) -> None:
-    """Waits until a thread has ended, at most so long."""
+    """Waits until a thread has ended, for at most about `seconds`."""
     until = None if seconds is None else time.monotonic() + seconds
     while thread.is_alive() and (until is None or time.monotonic() < until):
         thread.join(LOOK_S)
 
 
 AGAIN_S = 1.0
-"""Seconds after which `start` tries again. An exception that another thread sets in this thread may
-end the new thread before it has run at all.
+"""The seconds after which `start` tries again. The helper thread may have ended before it ran at
+all, because another thread can set an exception in it.
 """
 
 
 class SingleThread:
     """One daemon thread; `start` may be called, interrupted and called again.
 
-    It references its target only from `start` on: an owner that is dropped before is freed at once.
+    It references its target only from `start` on. So an owner that is dropped earlier is freed at
+    once.
     """
 
     def __init__(self, name: str) -> None:
@@ -88,10 +90,10 @@ class SingleThread:
         return self._thread is not None and not self._thread.is_alive()
 
     def start(self, run: Callable[[], None]) -> None:
-        """Starts the thread unless it was started, or `join` was called; then it runs.
+        """Starts the thread, unless it was already started or `join` was called.
 
         Raises:
-            RuntimeError: the system gives no thread; a later call tries again.
+            RuntimeError: the system cannot create a thread; a later call tries again.
         """
         while self._thread is None and not self._joined:
             ended, errors = threading.Event(), list[BaseException]()
@@ -115,9 +117,9 @@ class SingleThread:
             ended.set()
 
     def join(self, seconds: float | None = None) -> None:
-        """Waits until the thread has ended, at most so long; afterwards no thread can be started.
+        """Waits until the thread has ended, for at most `seconds`; afterwards none can be started.
 
-        The thread itself may call this; it does not wait then.
+        If the thread itself calls this, it does not wait.
         """
         with self._lock:
             self._joined = True

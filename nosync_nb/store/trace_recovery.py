@@ -1,10 +1,11 @@
 """Restores the traces of a graph from an earlier state and the changes that followed it.
 
 Nothing is decoded, sorted or mapped here. A restored layer knows its interval, its files and its
-number of rows, and makes the rows when a reader accesses them. Hence opening a session costs the
+number of rows, and reads the rows when a reader accesses them. Hence opening a session costs the
 same for any amount of state, and an unused stage costs nothing.
 
-The earlier state is a checkpoint's, at opening, or a version's, when a reader follows a log.
+The earlier state is that of a checkpoint when a log is opened, or that of a version when a reader
+follows a log.
 
 A checkpoint also records the non-negative layers: those at whose end every row has a multiplicity
 of 0 or more. A reader that counts the rows of a collection, or reads the first ones, needs this
@@ -13,7 +14,7 @@ since it was last known. So the fact is stored with the log: a reader after a re
 branch, checks only the changes since then and not all changes.
 
 For a merged layer the fact is known if it was known for the last of the merged layers. A layer that
-only adds rows, after others that only add, needs no check.
+only adds rows needs no check if all layers before it only add rows.
 
 The records of a log that this user has not signed are not trusted.
 """
@@ -46,10 +47,10 @@ from nosync_nb.trace.parts.part_file import PartRef, refs_from_json
 Open = Callable[[PartRef, Layout], Batch]
 """Maps a part file."""
 Changes = Mapping[int, Sequence[tuple[int, PayloadEntry]]]
-"""The changes that followed, by log or trace: (epoch, entry), oldest first."""
+"""The changes that followed the earlier state, by log or trace: (epoch, entry), oldest first."""
 
 _BATCHES = frozenset((payloads.INLINE, payloads.FILES))
-"""The kinds of entries that are a log's batch."""
+"""The kinds of entries that contain or reference a log's batch."""
 
 
 class RecoveredTrace(NamedTuple):
@@ -60,7 +61,7 @@ class RecoveredTrace(NamedTuple):
 
 
 def encoded_traces(layout: Layout, layer: Layer) -> bytes:
-    """Returns a layer in memory as a checkpoint stores it; the result is cached in the layer."""
+    """Returns a layer in memory as a checkpoint stores it; the layer caches the result."""
     if layer.encoded is not None:
         return layer.encoded
     parts = layer.parts or (empty_batch(layout),)
@@ -82,9 +83,11 @@ def listed_layers(
     because its interval shows at which epoch the trace was made.
 
     Returns:
-        by trace: log, layout, and for each layer its interval and its files. Instead of the files
-        it is None for an inline layer, and an object for a layer of the history; by trace the
-        positions of the non-negative layers, see `nonnegative_layer_positions`; the inline layers.
+        three values. The first one contains, by trace, its log, its layout, and for each layer the
+        interval and the files. In place of the files there is None for an inline layer, and an
+        object for a layer of the history. The second one contains, by trace, the positions of the
+        non-negative layers, see `nonnegative_layer_positions`. The third one is a list of the
+        inline layers.
     """
     layers: dict[str, Any] = {}
     nonnegative: dict[str, list[int]] = {}
@@ -124,12 +127,13 @@ def of_checkpoint(
     """Returns the traces that a checkpoint lists.
 
     Args:
-        layers, sound: see `listed_layers`.
+        layers, sound: the first two results of `listed_layers`, as the checkpoint stores them.
         inline: the inline layers of each trace, in order.
-        history: the past of its logs.
+        open_part: maps a part file.
+        history: the history of the logs.
 
     Raises:
-        CorruptLogError: a layer covers no epoch.
+        CorruptLogError: a layer covers no epoch, or a record is invalid.
     """
     traces = {}
     for number, (log, shape, listed) in layers.items():
@@ -157,7 +161,7 @@ def of_checkpoint(
 def _history_layer(
     span: Interval, log: int, entry: Mapping[str, Any], layout: Layout, history: History
 ) -> HistoryLayer:
-    """Returns the layer of a log's history that a checkpoint names."""
+    """Returns the layer for a checkpoint's reference to the history of a log."""
     after, rows_count = entry["after"], entry["rows"]
     numbers = (rows_count, entry["log"], 0 if after is None else after)
     if not all(type(number) is int and number >= 0 for number in numbers) or entry["log"] != log:
@@ -175,7 +179,7 @@ def traces_of_version(version: VersionState, graph: Graph) -> dict[int, Recovere
 
 
 def trace_logs(graph: Graph) -> dict[int, int]:
-    """Returns every trace that is written, with the log that feeds it."""
+    """Returns the log that feeds each written trace, by the number of the trace."""
     log_of: dict[int, int] = {}
     for node in graph:
         for number in node.traces.values():
@@ -189,7 +193,7 @@ def trace_logs(graph: Graph) -> dict[int, int]:
 
 
 def share_parts(draft: EpochResult, graph: Graph) -> None:
-    """Lets layers of an epoch reference the files of their log, so that they need no files.
+    """Lets layers of an epoch reference the files of their log, instead of files of their own.
 
     Recovery does the same: a layer of one epoch is rebuilt from the batch of its log.
     """
@@ -219,6 +223,7 @@ def traces_at(
     """Returns the traces of a checkpoint as of an earlier epoch, for a graph rewound to it.
 
     Args:
+        known: the traces of the checkpoint.
         past: the history up to that epoch.
         undone: the changes to subtract from the traces of some logs, see `read_undone`.
 
@@ -245,7 +250,7 @@ def traces_at(
     return rewound
 
 
-# -- what followed -------------------------------------------------------------------------------
+# -- the changes that followed -------------------------------------------------------------------
 
 
 def extend_traces(
@@ -268,7 +273,7 @@ def extend_traces(
 
 
 def history_layers(history: History, graph: Graph, changes: Changes) -> None:
-    """Adds the changes that followed to the history of named collections."""
+    """Adds the changes that followed the earlier state to the history of named collections."""
     for node in graph:
         if node.name is None or node.log is None:
             continue
@@ -294,11 +299,11 @@ def _extend_trace(
     changes: Changes,
     open_part: Open,
 ) -> Trace:
-    """Returns one trace: its earlier layers, then the changes of its log.
+    """Returns one trace: its earlier layers, followed by the changes of its log.
 
-    A definition that needs a new large trace names it as a whole (`RESET`), because its log may
-    have begun before. A trace that an epoch empties (`CLEAR`) begins with the rows that the epoch
-    adds.
+    A definition that needs a new large trace contains it as a whole (`RESET`), because the log may
+    be older than the trace. A trace that an epoch empties (`CLEAR`) begins with the rows that the
+    epoch adds.
     """
     logged = [each for each in changes.get(log, ()) if each[1].kind in _BATCHES]
     entries = [each for each in changes.get(number, ()) if each[1].kind not in _BATCHES]
@@ -345,7 +350,8 @@ def _earlier_layers(
 ) -> Iterator[Layer]:
     """Yields the earlier layers of a trace.
 
-    Otherwise yields those of a sibling in another order, as one layer.
+    For a new trace, yields the rows of another trace of the same log as one layer, in the order
+    of this trace.
     """
     recovered = earlier.get(number)
     if recovered is not None and recovered.trace.layout == layout:
@@ -367,7 +373,7 @@ def _earlier_layers(
 def _layer_of_run(
     run: list[PayloadEntry], start: int, stop: int, layout: Layout
 ) -> Iterator[Layer]:
-    """Yields the inline changes of some epochs as one layer, if there are any."""
+    """Yields the inline changes of a run of epochs as one layer; nothing for an empty run."""
     if run:
         yield _inline_layer(start, stop + 1, [entry.data for entry in run], layout)
 
@@ -390,7 +396,7 @@ def _decode_updates(data: Sequence[bytes | memoryview], types: Sequence[str]) ->
 def _updates_and_counts(
     data: Sequence[bytes | memoryview], types: Sequence[str]
 ) -> tuple[Updates, list[int]]:
-    """Returns the updates of changes, and the number of each."""
+    """Returns the joined updates of several encoded changes, and the number of rows of each one."""
     return _decode_updates(data, types), [*map(batch_codec.rows_count, data)]
 
 
@@ -409,7 +415,7 @@ def _layer_in_files(
 
 
 def _rearranged(layer: LazyLayer, current: Layout, layout: Layout) -> LazyLayer:
-    """Returns a layer in another order, in memory."""
+    """Returns a layer with its rows in another layout; they are sorted in memory."""
     if current == layout:
         return layer
 
@@ -421,18 +427,18 @@ def _rearranged(layer: LazyLayer, current: Layout, layout: Layout) -> LazyLayer:
 
 
 NONNEGATIVE_KEY = "sound"
-"""The key in a checkpoint: by trace, the positions of these layers in its list, from 0."""
+"""The key in a checkpoint for the positions of the non-negative layers, from 0, by trace."""
 
 
 def nonnegative_text(graph: Graph) -> frozenset[int]:
-    """Returns one trace of each named collection, the one of readers; see `Snapshot.contents`."""
+    """Returns the trace of each named collection that readers use; see `Snapshot.contents`."""
     return frozenset(next(iter(node.traces.values())) for node in graph.named.values())
 
 
 def mark_nonnegative(trace: Trace) -> None:
-    """Marks the first layers of a trace as non-negative while they only add rows.
+    """Marks the first layers of a trace as non-negative, as long as they only add rows.
 
-    Cost: a pass over the counts of a layer, once; rows that were not accessed are not read.
+    Cost: a pass over the counts of a layer, once. It stops at a layer that was not read yet.
     """
     for layer in trace.layers:
         if not layer.facts().sound:
@@ -442,7 +448,7 @@ def mark_nonnegative(trace: Trace) -> None:
 
 
 def nonnegative_layer_positions(listed: Sequence[Layer]) -> list[int]:
-    """Returns the positions of the layers that are marked."""
+    """Returns the positions of the layers that are marked as non-negative."""
     return [i for i, layer in enumerate(listed) if layer.facts().sound]
 
 
@@ -450,10 +456,12 @@ def trust_nonnegative(listed: Sequence[Layer], said: Mapping[str, Any], number: 
     """Marks the layers of a trace that a checkpoint records as non-negative.
 
     Args:
+        listed: the layers of the trace.
         said: the records of the checkpoint, by trace.
+        number: the trace.
 
     Raises:
-        CorruptLogError: a record names no layer.
+        CorruptLogError: a record does not denote a layer.
     """
     for position in said.get(number, ()):
         if type(position) is not int or not 0 <= position < len(listed):

@@ -1,8 +1,8 @@
 """Stores collections as traces: updates in batches, batches in layers, merged layers, and history.
 
-Promises: the layers of a trace add up to the collection, whichever of them were merged; nothing
-that was published changes. Owns: no state that changes, except the statistics that a layer caches
-about itself. Imports: rows, files, errors.
+Promises: the layers of a trace add up to the collection, whichever of them were merged; published
+objects do not change. Owns: no mutable state, except the statistics that a layer caches about
+itself. Imports: rows, files, errors.
 """
 
 from nosync_nb.trace.compaction import (

@@ -1,22 +1,22 @@
-"""Defines updates and batches, the units that flow downstream, that are logged and that form state.
+"""Defines updates and batches, the units of dataflow, of the log and of state.
 
-An `Updates` is a list of (row, diff) in any order, held by columns. A `Batch` is updates that are
-*arranged*: sorted by (key hash, order code, row hash) and consolidated, so that a row occurs in it
-once and never with diff 0. Both are immutable; no function here changes its arguments.
+An `Updates` is a list of (row, diff) in any order, stored by columns. A `Batch` contains updates
+that are *arranged*: sorted by (key hash, order code, row hash) and consolidated, so that a row
+occurs only once, and never with diff 0. Both are immutable; no function here changes its arguments.
 
-A batch carries no time per row: its position in a trace says which epochs it covers.
+The rows of a batch carry no time: the position of the batch in a trace defines its epochs.
 
-Design: hashes make every comparison a comparison of 64-bit integers, and two rows are one row only
-if hashes *and* values are equal. Rows of different value and equal hashes (true collisions) are
-distinguished by their canonical encoding, in a slow path that is tested by making hashes collide.
+Design: hashes reduce every comparison to a comparison of 64-bit integers. Two rows are equal only
+if their hashes *and* values are equal. Different rows with equal hashes (true collisions) are
+distinguished by their canonical encoding, in a slow path that is tested with forced collisions.
 
-Few updates are consolidated by comparing their values in Python, without hashes. Small epochs
-change a handful of rows at each stage. To hash, sort and compare them takes a dozen calls of numpy,
-whatever the rows are; a set of tuples is faster.
+A few updates are consolidated by comparing their values in Python, without hashes. Small epochs
+change a few rows at each stage. Hashing, sorting and comparing them takes a dozen numpy calls,
+whatever the number of rows; a set of tuples is faster.
 
 Many rows are sorted on all cores of the machine. Each core sorts a range of key hashes, and then
-gathers one column after another. The order is the same as that of few rows: it is the only one,
-except among equal hashes, which consolidation distinguishes later.
+gathers one column after another. The order is the same as for a few rows, except among equal
+hashes, which consolidation distinguishes later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Diffs = npt.NDArray[np.int64]
 Index = npt.NDArray[np.int64]
 
 _FEW = 4
-"""For at most so many rows, a test for ascending order is cheaper than a sort."""
+"""The maximum number of rows for which a test for ascending order is cheaper than a sort."""
 
 _ndarray = np.ndarray
 
@@ -54,10 +54,10 @@ class Layout(NamedTuple):
     """The order of the rows in an arrangement.
 
     Args:
-        types: the column types, Spark's simple strings.
-        key: positions of the key columns; None orders by the hash of the whole row, `()` puts all
-            rows in one group.
-        order: the column whose order code sorts the rows of a key, if any.
+        types: the column types, as Spark's simple strings.
+        key: the positions of the key columns. None means that the whole row is the key, and `()`
+            that all rows have the same key.
+        order: the position of the column whose order code sorts the rows of a key, if any.
     """
 
     types: tuple[str, ...]
@@ -66,7 +66,7 @@ class Layout(NamedTuple):
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The positions of the key columns: all, if the whole row is the key."""
+        """The positions of the key columns; all positions if the whole row is the key."""
         return tuple(range(len(self.types))) if self.key is None else self.key
 
     @classmethod
@@ -77,7 +77,7 @@ class Layout(NamedTuple):
 
 
 class Updates(NamedTuple):
-    """Rows with signed counts, in any order; a row may occur several times."""
+    """Rows with signed counts (diffs), in any order; a row may occur several times."""
 
     columns: list[Column]
     diff: Diffs
@@ -86,16 +86,16 @@ class Updates(NamedTuple):
         return len(self.diff) > 0
 
     def take(self, index: npt.NDArray[np.int64]) -> Updates:
-        """The updates at `index`, in its order."""
+        """Returns the updates at some positions, in the order of `index`."""
         return Updates([rows.take(c, index) for c in self.columns], self.diff[index])
 
     def negated(self) -> Updates:
-        """The same rows with opposite diffs."""
+        """Returns the same rows with opposite diffs."""
         return Updates(self.columns, -self.diff)
 
 
 def concat_updates(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
-    """Concatenates all updates of `parts`."""
+    """Concatenates updates with the same column types."""
     if len(parts) <= 1:
         return parts[0] if parts else no_updates(types)
     pieces = zip(*[p.columns for p in parts], strict=True)
@@ -104,7 +104,10 @@ def concat_updates(parts: Sequence[Updates], types: Sequence[str]) -> Updates:
 
 
 def size_bytes(batch: Batch) -> int:
-    """Estimates the size of the values in bytes. Cost: the length of each text is read."""
+    """Estimates the size of the values in bytes.
+
+    Cost: reads the length of each text.
+    """
     size = 0
     for column in batch.columns:
         size += column.nbytes
@@ -114,15 +117,17 @@ def size_bytes(batch: Batch) -> int:
 
 
 def no_updates(types: Sequence[str]) -> Updates:
-    """Updates without rows."""
+    """Returns updates without rows."""
     return Updates([rows.empty(t) for t in types], np.zeros(0, np.int64))
 
 
 class Batch:
-    """Consolidated updates in the order of a layout.
+    """Consolidated updates in the order of a layout: sorted by (khash, code, rhash).
 
-    `khash`, `rhash` and `diff` are arrays of one length; `code` is the order code of the layout's
-    `order` column or None. Sorted by (khash, code, rhash).
+    Attributes:
+        khash, rhash: the key hash and the row hash of each row.
+        diff: the diff of each row.
+        code: the order codes of the layout's `order` column; None if the layout has none.
     """
 
     __slots__ = ("__weakref__", "code", "columns", "diff", "khash", "layout", "rhash")
@@ -148,11 +153,11 @@ class Batch:
 
     @property
     def updates(self) -> Updates:
-        """The batch as plain updates."""
+        """The rows as updates, without a copy."""
         return Updates(self.columns, self.diff)
 
     def slice(self, start: int, stop: int) -> Batch:
-        """Rows `[start, stop)`, without a copy."""
+        """Returns the rows `[start, stop)`, without a copy."""
         if start == 0 and stop >= len(self.diff):
             return self
         khash = self.khash[start:stop]
@@ -166,7 +171,7 @@ class Batch:
         )
 
     def take(self, index: Index, diff: Diffs | None = None) -> Batch:
-        """The rows at `index`, optionally with other diffs."""
+        """Returns the rows at some positions; `diff` replaces their diffs."""
         khash = self.khash[index]
         return Batch(
             self.layout,
@@ -178,7 +183,7 @@ class Batch:
         )
 
     def cut(self, low: int, high: int) -> Batch:
-        """The rows whose key hash is in `[low, high)`; bounds are 64-bit, `high` may be 2**64."""
+        """Returns the rows whose key hashes are in `[low, high)`; `high` may be 2**64."""
         if low > 2**64 - 1:
             return self.slice(len(self), len(self))
         start = self.khash.searchsorted(np.uint64(low)) if low else 0
@@ -186,7 +191,7 @@ class Batch:
         return self.slice(int(start), int(stop))
 
     def check(self) -> None:
-        """Asserts the invariants of a batch (used by tests and after reading a file)."""
+        """Asserts the invariants of a batch, before it is written to a file and in tests."""
         assert len(self.khash) == len(self.rhash) == len(self.diff)
         assert bool(self.diff.all()), "a diff is 0"
         assert all(len(c) == len(self.diff) for c in self.columns)
@@ -204,9 +209,9 @@ def arrange(
     """Sorts and consolidates updates into a batch.
 
     Args:
-        khash, rhash: the hashes of key and row, if the caller has them already.
-        consumed: the caller no longer needs the updates: their list of columns becomes the batch's,
-            and there are never two copies of more columns than there are cores.
+        khash, rhash: the hashes of keys and rows, if the caller has computed them.
+        consumed: True if the caller no longer needs the updates. Their list of columns becomes the
+            batch's, and at most one column for each core is in memory twice.
 
     Cost: O(n log n) in the rows of `updates`.
     """
@@ -232,17 +237,18 @@ def arrange(
 
 
 UNORDERED = Layout(())
-"""The layout of batches whose rows are consolidated, but in no order."""
+"""The layout of batches whose rows are consolidated, but not sorted."""
 
 NO_HASHES: Hashes = np.zeros(0, np.uint64)
-"""The hashes of an unordered batch whose hashes will not be read."""
+"""A placeholder for the hashes of an unordered batch, whose hashes are never read."""
 
 
 def arrange_distinct(layout: Layout, updates: Updates, khash: Hashes) -> Batch:
-    """Arranges rows of distinct keys that are in the order of their key hashes already.
+    """Arranges rows with distinct keys, which are already in the order of their key hashes.
 
     Args:
-        khash: the key hashes, ascending; the key is the first columns of the layout.
+        layout: the key must consist of the first columns.
+        khash: the key hashes, ascending.
     """
     first = len(layout.key or ())
     if not any_true(khash[1:] == khash[:-1]):
@@ -260,7 +266,10 @@ def all_rows(n: int) -> tuple[int, ...]:
 
 
 def joined_updates(layout: Layout, parts: Sequence[Batch]) -> Batch:
-    """Joins parts that are disjoint in key hash. Cost: O(n), as they mostly ascend."""
+    """Concatenates parts that are disjoint in key hash.
+
+    Cost: O(n) if the parts ascend, which is the normal case; that of `merge` otherwise.
+    """
     parts = [part for part in parts if len(part)] or parts[:1]
     if any(low.khash[-1] >= high.khash[0] for low, high in pairwise(parts)):
         return merge(layout, parts)
@@ -268,9 +277,9 @@ def joined_updates(layout: Layout, parts: Sequence[Batch]) -> Batch:
 
 
 def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
-    """Adds batches of one layout into one; rows whose diffs cancel are dropped.
+    """Merges batches of the same layout into one; rows whose diffs cancel are dropped.
 
-    Cost: O(n) comparisons for few batches, because their order is used.
+    Cost: O(n) comparisons for a few batches, because the sort uses their order.
     """
     if len(batches) == 1:
         return batches[0]
@@ -335,7 +344,7 @@ def consolidate(
     diff: Diffs,
     code: Hashes | None,
 ) -> Batch:
-    """Adds up the diffs of equal rows of sorted input and drops zeros."""
+    """Adds up the diffs of equal rows in sorted input, and drops rows with diff 0."""
     same = rhash[1:] == rhash[:-1]
     if rhash is not khash:
         same &= khash[1:] == khash[:-1]
@@ -353,7 +362,11 @@ def consolidate(
 
 
 def _sum_runs(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
-    """Returns one row for each run of `same`, with the sum of the run's diffs."""
+    """Returns one row for each run of equal rows, with the sum of their diffs.
+
+    Args:
+        same: for each row except the last, True if the next row is equal.
+    """
     starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
     try:
         sums = add_runs(batch.diff, starts)
@@ -365,14 +378,14 @@ def _sum_runs(batch: Batch, same: npt.NDArray[np.bool_]) -> Batch:
 
 
 def row_of(columns: list[Column], types: Sequence[str]) -> tuple[Any, ...]:
-    """Returns the first row of the columns, for a message."""
+    """Returns the first row of columns as Python values, for a message."""
     return tuple(
         rows.to_pylist(rows.slice_(c, 0, 1), t)[0] for c, t in zip(columns, types, strict=True)
     )
 
 
 def row_text(columns: list[Column], types: Sequence[str]) -> str:
-    """Formats the first row of the columns for a message, also dates outside Python's range."""
+    """Formats the first row of the columns for a message, even with dates that Python lacks."""
     try:
         return repr(row_of(columns, types))
     except SchemaError:
@@ -383,7 +396,7 @@ def row_text(columns: list[Column], types: Sequence[str]) -> str:
 
 
 def rows_equal(columns: list[Column], types: Sequence[str], first: Index) -> bool:
-    """Returns True if each row of `first` has the value of the row after it."""
+    """Returns True if each row at the positions `first` equals the row after it."""
     for column, type_ in zip(columns, types, strict=True):
         same = rows.equal(rows.take(column, first), rows.take(column, first + 1), type_)
         if not all_true(same):
@@ -400,9 +413,9 @@ def has_collisions(
     code: Hashes | None,
     same: npt.NDArray[np.bool_],
 ) -> Batch:
-    """Consolidates rows if some have equal hashes and different values.
+    """Consolidates sorted rows, some of which have equal hashes and different values.
 
-    Cost: per-row Python only for the rows in runs of equal hashes.
+    Cost: Python work for each row in a run of equal hashes; numpy for all other rows.
     """
     run = np.concatenate(([0], np.cumsum(~same)))
     inside = np.zeros(len(diff), bool)
@@ -423,24 +436,26 @@ def has_collisions(
 
 
 FEW_ROWS = 32
-"""More rows are faster to hash than to convert to tuples."""
+"""The maximum number of rows that are faster to convert to tuples than to hash."""
 
 PLAIN_TYPES = frozenset(
     (*INTEGERS, *INTERVALS, "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz")
 )
-"""Types whose values are equal in Python when they are equal rows; NaN is not."""
+"""The types whose values are equal in Python if and only if they are equal in rows. Floats are not
+among them, because NaN is not equal to itself in Python."""
 
 _LIMIT = 1 << 62
 
 
 def consolidate_few(types: tuple[str, ...], updates: Updates) -> Updates | None:
-    """Consolidates few updates, in the order of first occurrence.
+    """Consolidates a few updates, in the order of first occurrence.
 
     Returns:
-        the same object if no two rows are equal and no diff is 0; None if this path does not apply,
-        as for many rows, nested values, columns of Arrow, or a count near the limit of 64 bits.
+        the updates; the same object if no two rows are equal and no diff is 0. None if the updates
+        cannot be consolidated in this way: there are more than `FEW_ROWS`, nested values, Arrow
+        columns, or a count near the limit of 64 bits.
 
-    Cost: about 0.1 us a value.
+    Cost: about 0.1 us for each value.
     """
     columns, diff = updates
     n = len(diff)
@@ -482,7 +497,7 @@ def _is_comparable(types: tuple[str, ...]) -> bool:
 
 
 GROUP = 1 << 16
-"""About so many rows are sorted together, so that intermediate results stay in the cache."""
+"""The approximate number of rows that are sorted together, so that they stay in the cache."""
 
 Numbers = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
@@ -492,12 +507,15 @@ Positions = npt.NDArray[np.int64]
 def sort_updates(
     columns: list[Column], khash: Numbers, rhash: Numbers, diff: Counts, code: Numbers | None
 ) -> tuple[Numbers, Numbers, Counts, Numbers | None]:
-    """Brings rows into the order of (khash, code, rhash).
+    """Sorts rows by (khash, code, rhash).
 
     Args:
-        columns: each is replaced as soon as it is gathered, so at most as many columns as there are
-            cores are in memory twice.
-        rhash: may be `khash` itself; then both results are one array.
+        columns: the list is modified: each column is replaced when its sorted form is complete. So
+            at most one column for each core is in memory twice.
+        rhash: may be `khash` itself; then both results are the same array.
+
+    Returns:
+        the sorted khash, rhash, diff and code.
     """
     index = sort_order(khash, rhash, code)
     apart = rhash is not khash
@@ -522,10 +540,10 @@ def sort_updates(
 
 
 def sort_order(khash: Numbers, rhash: Numbers, code: Numbers | None = None) -> Positions:
-    """Returns the positions that sort by `khash`, `code` and `rhash`, equal ones in any order.
+    """Returns the positions that sort rows by (khash, code, rhash); equal rows are in any order.
 
-    Many rows are first divided by their leading bits into groups that stay in the cache, and the
-    cores sort the groups.
+    Many rows are first divided into groups by the leading bits of their hashes. Each group fits
+    into the processor's cache, and the cores sort the groups.
     """
     n = len(khash)
     bits = min(8, (n // GROUP).bit_length()) if n >= parallel.MANY else 0

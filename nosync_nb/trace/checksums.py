@@ -1,12 +1,12 @@
 """Verifies every byte of a part or a pack, in pieces, against the checksums in the file.
 
-Opening a file for use checks what costs the same for any size, and maps the rest. Here the whole
-file is read, once, in order: from this disk or from a remote copy, by the function `read`. Only the
-positions of checksums are decoded, so that a file of an untrusted writer can do no harm. A file is
-the one that the log names if its digest is equal. The digest covers the checksums, so they are
-compared first.
+Opening a file for use checks only its head and end, at a cost that does not depend on the size, and
+maps the rest. This module reads the whole file once, in order, with the function `read`: from this
+disk or from a remote copy. It decodes only the positions of checksums, so a file of an untrusted
+writer can do no harm. A file is the one that the log names if their digests are equal. The digest
+covers the checksums, so it is compared first.
 
-Memory: a piece of `PIECE` bytes and the checksums, whatever the file holds.
+Memory: a piece of `PIECE` bytes and the checksums, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _FILLER_MAX = 8
 _HEADER_BYTES_MAX = 64 << 20
 
 Read = Callable[[int, int], bytes]
-"""Returns the bytes of a file from an offset, so many; fewer only at its end."""
+"""Takes an offset and a number of bytes; returns these bytes of a file, fewer only at its end."""
 Watch = Callable[[bytes], Any]
-"""Receives every byte of the file, in order."""
+"""Receives the bytes of a file piece by piece, in order."""
 
 
 class FileDamage(NamedTuple):
-    """Damage of a file: the reason, and the trace if only one is affected."""
+    """A damage of a file: the reason, and the number of the trace if only one is affected."""
 
     why: str
     trace: int | None = None
 
 
 class NamedPart(NamedTuple):
-    """A part file that a pack refers to, with the trace and the epoch."""
+    """A part file that a pack references, with the trace and the epoch of its change."""
 
     trace: int
     epoch: int
@@ -59,15 +59,16 @@ class NamedPart(NamedTuple):
 def file_damage(
     name: str, read: Read, size: int, digest: str | None, watch: Watch | None = None
 ) -> list[FileDamage]:
-    """Finds the damage of a part or a pack, by the suffix of its name; empty if it is intact.
+    """Returns the damage of a part or a pack; empty if the file is intact.
 
     Args:
-        size: of the file.
-        digest: as the log has it; None: it is unknown, and the file is checked only against its own
+        name: the name of the file, whose suffix distinguishes packs and parts.
+        size: the size of the file in bytes.
+        digest: the digest that the log names; with `None` the file is checked only against its own
             checksums.
-        watch: receives the bytes of a file whose checksums are those that the log names.
+        watch: receives the bytes of the file, once its digest is verified.
 
-    Cost: the file is read once, and its checksums twice.
+    Cost: reads the file once, and its checksums twice.
     """
     if name.endswith(PACK):
         return _pack_damage(read, size, digest, watch or _ignore)
@@ -75,10 +76,10 @@ def file_damage(
 
 
 def parts_named_by(read: Read, size: int) -> list[NamedPart]:
-    """Returns the part files that a pack refers to. The pack must have been verified.
+    """Returns the part files that a pack references. The caller must have verified the pack.
 
     Raises:
-        CorruptLogError, ValueError, KeyError, TypeError: its contents are invalid.
+        CorruptLogError, ValueError, KeyError, TypeError: if the contents are invalid.
     """
     directory = _directory(read, size)
     named = []
@@ -93,21 +94,21 @@ def parts_named_by(read: Read, size: int) -> list[NamedPart]:
 
 
 class _RangeChecksum:
-    """The checksum of a range of a file, computed from bytes in order."""
+    """The checksum of a range of a file, computed from its bytes in order."""
 
     def __init__(self, start: int, stop: int, wanted: int, flaw: FileDamage) -> None:
         self.start, self.stop, self.wanted, self.flaw = start, stop, wanted, flaw
         self._hash = xxh3_64()
 
     def add_bytes(self, offset: int, data: memoryview) -> None:
-        """Adds the bytes that lie in the range."""
+        """Adds those bytes of a piece that are in the range."""
         low, high = max(self.start - offset, 0), min(self.stop - offset, len(data))
         if low < high:
             self._hash.update(data[low:high])
 
     @property
     def holds(self) -> bool:
-        """True if the bytes are those that were written."""
+        """True if the checksum of the bytes is the expected one."""
         return self._hash.intdigest() == self.wanted
 
 
@@ -118,7 +119,11 @@ def _ignore(_data: bytes) -> None:
 def _check_ranges(
     read: Read, size: int, sums: Iterator[_RangeChecksum], watch: Watch
 ) -> list[FileDamage]:
-    """Reads a file once, and checks ranges of it that come in the order of their starts."""
+    """Reads a file once, and checks the checksums of its ranges.
+
+    Args:
+        sums: the ranges, in the order of their starts.
+    """
     wrong: list[FileDamage] = []
     open_: list[_RangeChecksum] = []
     waiting = next(sums, None)
@@ -173,15 +178,15 @@ def _part_damage(read: Read, size: int, digest: str | None, watch: Watch) -> lis
 def _compression_damage(
     read: Read, place: int, skipped: int, trace: int | None = None
 ) -> FileDamage | None:
-    """Returns the damage of a record batch with compressed buffers, if it has any.
+    """Returns a damage if a record batch has compressed buffers; else None.
 
     Args:
-        place: of the first message.
+        place: the offset of the first message.
         skipped: the number of messages without a body before the record batch.
 
     Cost: two short reads for each message.
     """
-    with suppress(ValueError):  # a header that is not what was written has another checksum
+    with suppress(ValueError):  # a damaged header is detected by its checksum
         for left in range(skipped, -1, -1):
             size = arrow_file.header_size(read(place, arrow_file.PREFIX.size))
             place += arrow_file.PREFIX.size
@@ -230,7 +235,7 @@ def _section_checksum(entry: Sequence[int]) -> _RangeChecksum:
 
 
 def _directory(read: Read, size: int) -> tuple[list[list[int]], bytes] | None:
-    """Returns the directory of a pack, its entries and its bytes; None if it is missing."""
+    """Returns the directory of a pack, as entries and as bytes; None if it is missing."""
     if size < 16 or size % 8:
         return None
     words = read(size - 16, 16)

@@ -1,24 +1,27 @@
 """Decides which layers to merge, and merges batches in bounded memory.
 
-The decisions are pure; other modules perform them. Layers are kept in levels of size, each four
-times the one below. Four layers of a level are merged into one of the next, so a row is copied once
-per level. Layers in memory, of at most `YOUNG_ROWS` rows, are merged by the committing thread, at
-most `INLINE_ROWS` rows an epoch. Those that were not read since they came are joined instead, and
-the first reader sorts them once. Layers that are full, and older ones, are planned for a worker and
-adopted between epochs if they are still live: the two never want the same layer.
+Layers have levels of size, each four times the level below. Four layers of a level are merged into
+one of the next level, so a row is copied once per level.
 
-At most `LAYERS_MAX` layers wait for the worker, and as many for the committing thread, whatever
-their sizes. If the worker falls behind, so that there are more than both together, the committing
-thread merges the smallest that the worker has not claimed (`relieve_backlog`), and counts it as a
-stall.
+- The committing thread merges layers in memory of at most `YOUNG_ROWS` rows, and at most
+  `INLINE_ROWS` rows in an epoch. Layers that have not been read are joined without sorting; the
+  first reader sorts them once.
+- A worker merges all other layers: full ones, large ones, and those in files. Its merges are
+  planned here, and adopted between epochs if their inputs are still in the trace. So the committing
+  thread and the worker never merge the same layer.
 
-A merge of a worker cuts its input into ranges of the key hash, so that no step holds more than
-about `RANGE_ROWS` rows besides its output.
+At most `LAYERS_MAX` layers wait for the worker, and at most `LAYERS_MAX` for the committing thread,
+whatever their sizes. If there are more than `STALL_LAYERS`, because the worker falls behind, the
+committing thread merges the smallest layers that the worker has not claimed (`relieve_backlog`),
+and counts this as a stall.
 
-A collection that is loaded and then joined by a key is re-sorted. Most of that time goes into
-memory: pages of files that are read for the first time, and new pages for the result. So no
-unsorted copy of all rows is built: each core gathers one column at a time, and frees its input once
-the column is in the new order.
+A worker splits the input of a merge into ranges of the key hash, so that no step needs memory for
+more than about `RANGE_ROWS` rows besides its output.
+
+A collection that is loaded and then joined by a key is sorted again. Most of the time is spent on
+memory: on first reads of file pages, and on new pages for the result. Therefore no unsorted copy of
+all rows is built. Each core gathers one column at a time, and frees its input when the column is in
+the new order.
 """
 
 from __future__ import annotations
@@ -52,11 +55,11 @@ INLINE_ROWS = 4096
 YOUNG_ROWS = INLINE_ROWS // WIDTH
 LAYERS_MAX = 12
 STALL_LAYERS = 2 * LAYERS_MAX
-"""With more layers than these, the committing thread merges some, whatever it costs."""
+"""If a trace has more layers than this, the committing thread merges some at any cost."""
 WARY = 16
-"""The number of epochs for which young layers of a trace that is read are not joined."""
+"""The number of epochs for which layers are not joined after a read of a previous state."""
 JOINED_MAX = 128
-"""The number of epochs that are joined in a young layer before it is full."""
+"""The maximum number of epochs in a young layer."""
 
 
 class Merge(NamedTuple):
@@ -67,10 +70,10 @@ class Merge(NamedTuple):
 
 
 def append_layer(trace: Trace, layer: Layer) -> tuple[Trace, int]:
-    """Appends a layer and merges young ones.
+    """Appends a layer, and performs the merges of the committing thread.
 
     Returns:
-        the new trace and the number of rows that were merged, at most `INLINE_ROWS`.
+        the new trace, and the number of rows that were merged, at most `INLINE_ROWS`.
     """
     layers = trace.layers
     merged = 0
@@ -78,7 +81,7 @@ def append_layer(trace: Trace, layer: Layer) -> tuple[Trace, int]:
     if n >= WIDTH and layers[-WIDTH].level <= layers[-1].level and not layers[-1].is_young:
         layers, merged = _merge_full_levels(
             trace.layout, layers, 0
-        )  # a reader has sorted it since it came
+        )  # a reader has sorted the last layer
     layers = (*layers, layer)
     if len(layers) >= WIDTH and layers[-WIDTH].level <= layer.level:
         layers, merged = _merge_full_levels(trace.layout, layers, merged)
@@ -88,9 +91,9 @@ def append_layer(trace: Trace, layer: Layer) -> tuple[Trace, int]:
 
 
 def grow_layer(trace: Trace, updates: Updates, epoch: int) -> Trace | None:
-    """Joins the change of an epoch to a layer to which others were joined; None if it is full.
+    """Joins the change of an epoch to a last layer that has grown before; None if it must not grow.
 
-    `append_young` tries this first, and in a small epoch it applies to most traces.
+    `append_young` tries this first, because it applies to most traces in a small epoch.
     """
     layers = trace.layers
     if not layers:
@@ -100,9 +103,12 @@ def grow_layer(trace: Trace, updates: Updates, epoch: int) -> Trace | None:
 
 
 def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int]:
-    """Appends the unsorted change of an epoch: to the last layer, or as a young layer.
+    """Joins the unsorted change of an epoch to the last layer, or appends it as a young layer.
 
-    Returns: as `append_layer`. Cost: next to nothing while the trace is not read.
+    Returns:
+        the same as `append_layer`.
+
+    Cost: almost nothing while the trace is not read.
     """
     grown = grow_layer(trace, updates, epoch)
     if grown is not None:
@@ -127,24 +133,24 @@ def append_young(trace: Trace, updates: Updates, epoch: int) -> tuple[Trace, int
 
 
 def is_due(trace: Trace) -> bool:
-    """Returns True if a merge may be plannable, in a trace whose number of layers has changed.
+    """Returns True if the worker may have a merge to plan, after the number of layers has changed.
 
-    The worker gets more layers when a layer is appended that is too large for the committing
-    thread, and when a layer that the committing thread has merged or joined becomes too large for
-    it.
+    The worker's share grows when an appended layer is too large for the committing thread, or when
+    a layer that this thread has merged or joined becomes too large.
 
-    Cost: the same whatever the trace holds.
+    Cost: O(1).
     """
     layers = trace.layers
     return len(layers) >= WIDTH and (_is_old(layers[-1]) or _is_old(layers[-2]))
 
 
 def relieve_backlog(trace: Trace) -> tuple[Trace, int]:
-    """Merges some layers of a trace in which too many wait.
+    """Merges the smallest adjacent layers of a trace that has too many.
 
     Returns:
-        the new trace and the number of rows that were merged; 0 if the worker has claimed all
-        layers, or they are in files, whose merge is no work for the committing thread.
+        the new trace, and the number of rows that were merged. The number is 0 if there are not
+        enough adjacent layers in memory that the worker has not claimed; the committing thread does
+        not merge files.
     """
     layers = trace.layers
     free = [not (each.claimed or each.files) for each in layers]
@@ -161,7 +167,7 @@ def relieve_backlog(trace: Trace) -> tuple[Trace, int]:
 def _merge_full_levels(
     layout: Layout, layers: tuple[Layer, ...], merged: int
 ) -> tuple[tuple[Layer, ...], int]:
-    """Merges the youngest layers as long as a level is full; `merged` counts the rows."""
+    """Merges the youngest layers as long as a level is full; adds their rows to `merged`."""
     while len(layers) >= WIDTH and layers[-WIDTH].level <= layers[-1].level:
         start = _run_start(layers, INLINE_ROWS - merged)
         if start == len(layers):
@@ -174,7 +180,7 @@ def _merge_full_levels(
 def _merge_surplus(
     layout: Layout, layers: tuple[Layer, ...], merged: int
 ) -> tuple[tuple[Layer, ...], int]:
-    """Merges the youngest layers if there are too many of all levels together."""
+    """Merges the youngest layers if too many layers of all levels wait for this thread."""
     start = len(layers)
     while start and not _is_old(layers[start - 1]):
         start -= 1
@@ -190,12 +196,12 @@ def _merge_surplus(
 def _replace_by_merge(
     layout: Layout, layers: tuple[Layer, ...], start: int, stop: int
 ) -> tuple[Layer, ...]:
-    """Returns the layers with those of `[start, stop)` merged into one."""
+    """Merges the layers at the positions `[start, stop)` into one."""
     return (*layers[:start], merged(layout, layers[start:stop]), *layers[stop:])
 
 
 def _run_start(layers: Sequence[Layer], rows_max: int) -> int:
-    """Returns the start of the run of youngest layers to merge now; their end without a run."""
+    """Returns the first of the youngest layers to merge now; the number of layers if none."""
     end = len(layers)
     top = layers[-1].level
     start = end
@@ -208,15 +214,15 @@ def _run_start(layers: Sequence[Layer], rows_max: int) -> int:
 
 
 def _is_old(layer: Layer) -> bool:
-    """Returns True if a layer is merged by the worker, no longer by the committing thread."""
+    """Returns True if the worker merges a layer, and not the committing thread."""
     return layer.full or bool(layer.files) or layer.rows_count > YOUNG_ROWS
 
 
 def plan_merges(trace: Trace) -> Merge | None:
-    """Plans the next merge for a worker: the youngest run of a level that is full.
+    """Plans the next merge for a worker: the youngest layers of a full level.
 
-    If more than `LAYERS_MAX` layers wait, those most alike in size are merged. Claimed layers are
-    being merged already: neither they nor older layers are planned.
+    If more than `LAYERS_MAX` layers wait, those that are most similar in size are merged. Claimed
+    layers are being merged already, so neither they nor older layers are planned.
     """
     layers = trace.layers
     stop = len(layers)
@@ -243,12 +249,12 @@ def plan_merges(trace: Trace) -> Merge | None:
 
 
 def _most_alike(sizes: Sequence[int]) -> Merge:
-    """Returns the merge that makes layers grow most for each row written: of those most alike.
+    """Returns the merge of adjacent layers with the greatest mean growth for each row written.
 
-    The benefit of writing a row is the factor by which its layer grows, in logarithms. Its mean is
-    the entropy of the sizes. So many layers of one size go before few, and a small layer is no
-    reason to write a large one again. The rule "most layers saved for each row" chose another large
-    layer each time, and wrote ten times as much in the long run.
+    The benefit of writing a row is the logarithm of the factor by which its layer grows. Its mean
+    is the entropy of the sizes. So many layers of similar size are preferred to few, and a small
+    layer is no reason to write a large one again. The rule "most layers saved for each row" chose
+    another large layer each time, and wrote ten times more rows in the long run.
     """
     best, most = Merge(0, 2), -1.0
     for start in range(len(sizes) - 1):
@@ -262,7 +268,7 @@ def _most_alike(sizes: Sequence[int]) -> Merge:
 
 
 def place_merged(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:
-    """Returns the position of a run of layers in a trace; None if they are not live any more."""
+    """Returns the position of adjacent layers in a trace; None if it no longer has them."""
     layers = trace.layers
     for start in range(len(layers) - len(inputs) + 1):
         if all(a is b for a, b in zip(inputs, layers[start:], strict=False)):
@@ -271,12 +277,12 @@ def place_merged(trace: Trace, inputs: tuple[Layer, ...]) -> int | None:
 
 
 def adopt_merged(trace: Trace, inputs: tuple[Layer, ...], output: Layer) -> Trace | None:
-    """Replaces the inputs of a merge by its output; None if they are not live any more."""
+    """Replaces the inputs of a merge with its output; None if the trace no longer has them."""
     start = place_merged(trace, inputs)
     if start is None:
         return None
     if inputs[-1].seen is not None and inputs[-1].seen.sound:
-        output.facts().sum_up()  # the collection at its end is the same
+        output.facts().sum_up()  # the collection at the end of the layer is the same
     layers = trace.layers
     stop = start + len(inputs)
     return Trace(trace.layout, (*layers[:start], output, *layers[stop:]), trace.memos)
@@ -286,18 +292,18 @@ RANGE_ROWS = 1 << 20
 
 
 def merge_ranges(layout: Layout, layers: Iterable[Sequence[Batch]]) -> list[Batch]:
-    """Merges layers, range by range of the key hash, so that memory stays bounded.
+    """Merges layers by ranges of the key hash, so that memory is bounded.
 
     Returns:
-        batches in the order of the key hash, none of them empty; together they are consolidated.
+        non-empty batches in the order of the key hash, which are consolidated as a whole.
 
-    Cost: O(n log n) in all rows, which may be mapped; memory for the result and one range.
+    Cost: O(n log n) in all rows, which may be mapped; memory for the result and for one range.
     """
     return list(each_range(layout, layers))
 
 
 def each_range(layout: Layout, layers: Iterable[Sequence[Batch]]) -> Iterator[Batch]:
-    """As `merge_ranges`, one batch after the other.
+    """Yields the batches of `merge_ranges` one after the other.
 
     Cost: memory for one range, if the caller frees each batch.
     """
@@ -320,9 +326,9 @@ def each_range(layout: Layout, layers: Iterable[Sequence[Batch]]) -> Iterator[Ba
 
 
 def rearrange_parts(layout: Layout, parts: Sequence[Batch]) -> Batch:
-    """Re-sorts disjoint batches of one other layout into a batch of this layout.
+    """Sorts disjoint batches of another layout into one batch of this layout.
 
-    Cost: O(n log n) in their rows; memory for the batch, and a column for each core.
+    Cost: O(n log n) in the rows; memory for the batch, and for one column for each core.
     """
     types, count = layout.types, parallel.count(sum(map(len, parts)))
     rhash = np.concatenate([part.rhash for part in parts])
@@ -359,7 +365,7 @@ def _key_hashes(layout: Layout, part: Batch) -> Numbers:
 
 
 def _run_all(makers: Sequence[Callable[[], Any]], count: int) -> list[Any]:
-    """Returns the results of all makers, computed on so many cores."""
+    """Calls all functions on `count` cores, and returns their results."""
     results: list[Any] = [None] * len(makers)
 
     def make(at: int) -> None:

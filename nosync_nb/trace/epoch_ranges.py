@@ -1,4 +1,4 @@
-"""Represents epochs as intervals and ranges, for the epochs that are readable."""
+"""Represents sets of epochs as intervals and ranges, and checks if an epoch is readable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nosync_nb.errors import TimeError
 
 
 class Interval(NamedTuple):
-    """The epochs [lower, upper)."""
+    """The epochs `[lower, upper)`."""
 
     lower: int
     upper: int
@@ -27,26 +27,26 @@ class Interval(NamedTuple):
         return self.lower >= self.upper
 
     def intersection(self, other: Interval) -> Interval:
-        """Returns the epochs in both; the interval may be empty."""
+        """Returns the epochs that are in both intervals; the result may be empty."""
         lower = max(self.lower, other.lower)
         return Interval(lower, max(lower, min(self.upper, other.upper)))
 
     def merged(self, later: Interval) -> Interval:
-        """Joins this interval and the adjacent later one."""
+        """Returns the union of this interval and the adjacent later one."""
         assert self.upper == later.lower, f"{self} and {later} are not adjacent"
         return Interval(self.lower, later.upper)
 
 
 def inclusive(upper: int) -> int:
-    """Returns the last complete epoch below an upper; epoch 0 is always complete."""
+    """Returns the last complete epoch before the bound `upper`; epoch 0 is always complete."""
     return max(upper - 1, 0)
 
 
 class EpochRanges:
-    """A set of epochs, held as few ascending `ranges`.
+    """A set of epochs, stored as ascending disjoint `ranges`.
 
     Args:
-        epochs: single epochs in any order.
+        epochs: single epochs, in any order.
     """
 
     def __init__(self, epochs: Iterable[int] = ()) -> None:
@@ -60,9 +60,9 @@ class EpochRanges:
 
     @classmethod
     def from_ranges(cls, *ranges: range) -> EpochRanges:
-        """Builds the set of the epochs of ranges of step 1, in any order.
+        """Builds the union of ranges with step 1, in any order.
 
-        Cost: O(ranges log ranges), whatever they hold.
+        Cost: O(r log r) for r ranges, whatever their lengths.
         """
         joined: list[range] = []
         for each in sorted((r for r in ranges if r), key=lambda r: r.start):
@@ -90,7 +90,7 @@ class EpochRanges:
         return hash(self.ranges)
 
     def __and__(self, other: EpochRanges) -> EpochRanges:
-        """The epochs in both."""
+        """Returns the epochs that are in both sets."""
         both = (
             range(max(a.start, b.start), min(a.stop, b.stop))
             for a in self.ranges
@@ -99,7 +99,7 @@ class EpochRanges:
         return EpochRanges.from_ranges(*both)
 
     def __str__(self) -> str:
-        """Reads like `0-7, 16, 32-40`."""
+        """Returns a text such as `0-7, 16, 32-40`."""
         texts = (f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in self.ranges)
         return ", ".join(texts) or "none"
 
@@ -107,11 +107,11 @@ class EpochRanges:
         return f"<ranges {self}>"
 
     def __iter__(self) -> Iterator[int]:
-        """Every epoch, ascending."""
+        """Iterates over all epochs, ascending."""
         return (epoch for each in self.ranges for epoch in each)
 
     def nearest(self, epoch: int) -> tuple[int | None, int | None]:
-        """Returns the nearest epochs of the set at or before, and at or after, `epoch`."""
+        """Returns the nearest epochs of the set: at or before `epoch`, and at or after it."""
         at = bisect_right(self.ranges, epoch, key=lambda r: r.start)
         before = min(epoch, self.ranges[at - 1][-1]) if at else None
         if before == epoch:
@@ -120,7 +120,7 @@ class EpochRanges:
 
 
 def check_readable(stage: str, epoch: int, readable: EpochRanges) -> None:
-    """Raises TimeError, naming the neighbours, if a stage cannot be read at an epoch."""
+    """Raises TimeError if an epoch of a stage is not readable; the hint names the nearest ones."""
     if epoch in readable:
         return
     neighbours = " or ".join(str(e) for e in readable.nearest(epoch) if e is not None)

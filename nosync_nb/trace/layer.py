@@ -1,21 +1,21 @@
-"""Defines layers: the changes of some epochs, sorted only as far as a reader has needed it.
+"""Defines layers: the changes of some epochs, sorted only to the degree that readers needed so far.
 
-A layer covers the epochs `[lower, upper)`. Its rows may be split into parts, disjoint and ascending
-in key hash, each in memory or mapped from a file. A layer of small epochs is `young`: its updates
-are in the order of arrival. A lookup sorts them by key hash only. A reader that needs more has them
-sorted and consolidated into batches.
+A layer covers the epochs `[lower, upper)`. Its rows may be split into parts, which are disjoint and
+ascending in key hash; each is in memory or mapped from a file. A layer of small epochs is `young`:
+its updates are in the order of arrival. A lookup sorts them by key hash only. For any other read
+they are sorted and consolidated into batches.
 
-Statistics of layers, which do not change, are cached (see stats.py and paging.py). They hold
-wherever the rows lie. So layers of the same files share them: those of a log and of its branches in
-one process, and those of a session that continues from an epoch. Files are identified by the digest
-of their content. The cache is freed with the last layer that uses it.
+Statistics of layers are cached (see stats.py and paging.py), because layers do not change. They
+depend only on the contents. So layers of the same files share them: those of a log and its branches
+in one process, and those of a session that continues from an epoch. Files are identified by the
+digest of their contents. The statistics are freed with the last layer that uses them.
 
 Design
-    Hashes are found in the sorted hashes of a large part by their first bits, because a binary
-    search costs a cache miss for each step of each hash. Hashes are spread evenly, so their first
-    bits locate them within some dozens of rows; the rest is a binary search for all of them
-    together. That pays if the wanted hashes are far apart. Hashes that are not spread, because many
-    rows have few keys, take as many steps as a binary search over all rows.
+    In a large part, hashes are located by their first bits, because each step of a binary search
+    over the whole part is a cache miss. Hashes are evenly distributed, so their first bits locate
+    them within a few dozen rows; a vectorised binary search does the rest. This pays if the wanted
+    hashes are far apart. If many rows have few keys, hashes are not evenly distributed, and the
+    search takes the same number of steps as a binary search over all rows.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from nosync_nb.trace.batch import (
 from nosync_nb.trace.parts.part_file import PartRef, readable
 
 ORDERS_MAX = 3
-"""The number of orders whose first rows are cached."""
+"""The number of orders whose first rows a layer caches."""
 
 
 LARGE = 1 << 16
-"""Fewer hashes than these stay in the cache, so a binary search is used."""
+"""Fewer hashes than this stay in the processor's cache, so a binary search is used."""
 
 SOME = 32
-"""Fewer hashes than these are looked up one by one: each vectorised step costs some us."""
+"""Fewer hashes than this are looked up in a simpler way, because each numpy call costs a few us."""
 
 _BUCKET = 64
 
@@ -58,21 +58,25 @@ _SPARSE_SHIFT = 7
 
 
 def sparse_index(held: int, wanted: int) -> bool:
-    """Returns True if so few of many hashes are wanted that a prefix index pays.
+    """Returns True if a prefix index pays, because few of many hashes are wanted.
 
-    If more than one of every 128 is wanted, in order, a binary search stays close to its previous
-    position.
+    If more than one in 128 hashes is wanted, in ascending order, a binary search stays close to its
+    previous position.
+
+    Args:
+        held: the number of hashes of a part.
+        wanted: the number of hashes to look up.
     """
     return held >= LARGE and wanted <= held >> _SPARSE_SHIFT
 
 
 class HashPrefixIndex:
-    """The first positions of hashes with the same first bits.
+    """An index of sorted hashes by their first bits.
 
     Args:
-        hashes: ascending, at least two.
+        hashes: at least two hashes, ascending.
 
-    Cost: 2 ns for each of them.
+    Cost: 2 ns for each hash.
     """
 
     __slots__ = ("_bucket_max", "_shift", "_starts")
@@ -82,10 +86,10 @@ class HashPrefixIndex:
         self._shift = np.uint64(64 - bits)
         self._starts = hashes.searchsorted(np.arange(1 << bits, dtype=np.uint64) << self._shift)
         most = int(np.diff(self._starts, append=len(hashes)).max())
-        self._bucket_max = max(1, most)  # because a file of an untrusted writer may have any hashes
+        self._bucket_max = max(1, most)  # a file of an untrusted writer may contain any hashes
 
     def places(self, hashes: Hashes, wanted: Hashes, *, behind: bool = False) -> Index:
-        """Computes `hashes.searchsorted(wanted)`; `behind`: with its side "right".
+        """Computes `hashes.searchsorted(wanted)`, with side "right" if `behind` is True.
 
         Args:
             hashes: the hashes that were indexed.
@@ -94,7 +98,8 @@ class HashPrefixIndex:
         at: Index = self._starts.take((wanted >> self._shift).view(np.int64))
         step = 1 << (self._bucket_max.bit_length() - 1)
         while step:
-            # After the last hash with these bits come larger ones, or the last of all again.
+            # Reading past the last hash with these bits is harmless: a larger hash follows, or
+            # `take` returns the last hash of all again.
             passed = below(hashes.take(at + (step - 1), mode="clip"), wanted)
             np.add(at, step, out=at, where=passed)
             step >>= 1
@@ -104,10 +109,16 @@ class HashPrefixIndex:
 def find_hashes(
     hashes: Hashes, wanted: Hashes, bits: HashPrefixIndex | None
 ) -> tuple[Index, Index] | None:
-    """Finds hashes in sorted ones: (number, position) for each match; None without a match.
+    """Finds hashes in sorted hashes.
 
     Args:
-        bits: the prefix index of the sorted ones, if `sparse_index` says so.
+        hashes: the sorted hashes.
+        wanted: the hashes to find.
+        bits: the prefix index of `hashes`; None unless `sparse_index` returns True.
+
+    Returns:
+        for each match the number of the wanted hash, and the position in `hashes`; None without a
+        match.
     """
     n = len(hashes)
     if not n or not len(wanted):
@@ -133,7 +144,7 @@ def find_hashes(
 
 
 def find_few_hashes(hashes: Hashes, wanted: Hashes) -> tuple[Index, Index] | None:
-    """As `find_hashes`, for few hashes."""
+    """Returns the same as `find_hashes`; faster for a few hashes."""
     low = hashes.searchsorted(wanted)
     high = hashes.searchsorted(wanted, "right")
     if low.tobytes() == high.tobytes():
@@ -157,9 +168,10 @@ class LayerRowFacts:
     """Cached statistics of the rows of a layer.
 
     Attributes:
-        counted: the sum of the counts and the least count, once they were computed.
-        first: by order, the number of first rows that were requested, and those of each part.
-        bits: the hash prefix index of each large part, by the number of the part.
+        counted: the sum of the counts and the least count; None until they are computed.
+        first: for each order the number of first rows that were requested, and the first rows of
+            each part.
+        bits: the hash prefix index of each large part, by number of the part.
     """
 
     __slots__ = ("__weakref__", "bits", "counted", "first")
@@ -175,8 +187,8 @@ class LayerFacts:
 
     Attributes:
         rows: the statistics of its rows.
-        sound: True if no row of the collection at the end of this layer is there fewer than 0
-            times.
+        sound: True if it is known that no row of the collection has a negative count at the end
+            of this layer.
     """
 
     __slots__ = ("rows", "sound")
@@ -190,7 +202,7 @@ class LayerFacts:
         self.rows.counted = sums, least
 
     def cache_first_rows(self, order: Any, n: int, first: Sequence[Any]) -> None:
-        """Caches the first `n` rows of each part in an order, for the last few orders."""
+        """Caches the first `n` rows of each part in an order, and drops the oldest order."""
         recent = [each for each in self.rows.first.items() if each[0] != order]
         self.rows.first = dict([*recent[-(ORDERS_MAX - 1) :], (order, (n, first))])
 
@@ -202,7 +214,7 @@ class LayerFacts:
         return index
 
     def sum_up(self) -> None:
-        """Records that no row is there fewer than 0 times at the end of the layer."""
+        """Records that no row has a negative count at the end of the layer."""
         self.sound = True
 
 
@@ -210,7 +222,7 @@ _KNOWN: WeakValueDictionary[tuple[Any, ...], LayerRowFacts] = WeakValueDictionar
 
 
 def layer_facts(files: Sequence[PartRef]) -> LayerFacts:
-    """Returns statistics that share what this process knows of the rows in some files."""
+    """Returns the statistics of a layer; layers of the same files share those of the rows."""
     if not files:
         return LayerFacts(LayerRowFacts())
     key = tuple(ref._replace(path="") for ref in files)
@@ -218,33 +230,34 @@ def layer_facts(files: Sequence[PartRef]) -> LayerFacts:
 
 
 _ROW_BYTES = 1024
-"""A layer with more bytes a row than these counts by its bytes, not by its rows."""
+"""In the level of a layer in files, this number of bytes counts as a row if rows are larger."""
 
 _KEYED_MAX = 4096
-"""Layers with at most so many rows together may be merged by key order alone."""
+"""The maximum number of rows of layers that may be merged by key hash only."""
 
 ALIKE_MAX = 16
-"""The most rows of one key hash in a layer that is sorted by key but not consolidated."""
+"""The maximum number of rows of one key hash in a layer that is sorted by key hash only."""
 
 Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
-"""Updates of several epochs in any order, the requested layout, and the number of rows."""
+"""The contents of a young layer: the layout, the updates of each epoch, and the number of rows."""
 
 
 class Layer:
-    """A batch over the epochs `[lower, upper)`, as parts disjoint in key hash.
+    """The changes of the epochs `[lower, upper)`, as parts that are disjoint in key hash.
 
-    `files` names the part files that hold the layer, one for each part. It is empty while the layer
-    lives only in memory and in the frames of the log. `level` grows by one when the rows grow
-    fourfold.
+    A layer may be `young`: its updates are sorted at the first read, and until then the next epoch
+    can be joined to it. So a trace that is not read costs an epoch almost nothing. A lookup sorts
+    the rows by key hash (`keyed`). Any other read sorts and consolidates them (`parts`).
 
-    A layer may be `young`: its updates are sorted at the first read, and until then it can be
-    joined with the next layer. So a trace that is not read costs an epoch next to nothing. A lookup
-    sorts the rows by key (`keyed`); a reader that needs more has them sorted and consolidated
-    (`parts`); `rows_count` is an upper bound until then. A layer that is `full` is joined with no
-    more; one that is `claimed` is being merged by the worker.
-
-    `wary`: for so many epochs no layer is joined to this one; see `is_watched`. `encoded`: the
-    layer as a checkpoint stores it, once one does.
+    Attributes:
+        files: the part files with the contents of the layer, one for each part; empty while the
+            layer is only in memory and in the frames of the log.
+        level: the level of size, which grows by one when the number of rows grows fourfold.
+        rows_count: the number of rows; an upper bound until the rows are consolidated.
+        full: True if no further epoch is joined to the layer.
+        claimed: True while the worker merges the layer.
+        wary: the number of epochs for which no epoch is joined to the layer; see `is_watched`.
+        encoded: the layer in the form of a checkpoint, if a checkpoint has stored it.
     """
 
     __slots__ = (
@@ -298,25 +311,25 @@ class Layer:
             self.level = (rows_count | 1).bit_length() >> 1
 
     def claim(self) -> None:
-        """Marks the layer as being merged by the worker, so that no other thread merges it."""
+        """Marks the layer as being merged by the worker, so no other thread merges it."""
         self.claimed = True
 
     def facts(self) -> LayerFacts:
-        """Returns the cached statistics of the layer, to which readers add."""
+        """Returns the cached statistics of the layer, which readers extend."""
         if self.seen is None:
             self.seen = layer_facts(self.files)
         return self.seen
 
     def watch(self, epochs: int) -> None:
-        """Prevents joins to this layer for so many epochs."""
+        """Prevents joins to this layer for a number of epochs."""
         self.wary = epochs
 
     def fill(self) -> None:
-        """Marks the layer as full: it is joined with no more."""
+        """Marks the layer as full, so no further epoch is joined to it."""
         self.full = True
 
     def keep_encoded(self, data: bytes) -> bytes:
-        """Caches the layer as a checkpoint stores it, and returns it."""
+        """Caches and returns the layer in the form of a checkpoint."""
         self.encoded = data
         return data
 
@@ -333,14 +346,17 @@ class Layer:
     def young(
         cls, lower: int, upper: int, layout: Layout, pieces: tuple[Updates, ...], rows_count: int
     ) -> Layer:
-        """Builds a layer of updates in any order."""
+        """Builds a young layer from updates in any order."""
         return cls(lower, upper, (), pieces=(layout, pieces, rows_count))
 
     @property
     def parts(self) -> tuple[Batch, ...]:
-        """The rows in order. Cost: that of sorting a young layer, the first time."""
+        """The rows, sorted and consolidated.
+
+        Cost: at the first call, that of sorting a young layer.
+        """
         # Another thread may sort at the same time. So the new form is set before the previous one
-        # is cleared, and readers check the forms in that order: a reader always sees one of them.
+        # is cleared, and readers check the previous form first: they always find one of them.
         young, keyed = self._pieces, self._keyed
         if young is not None:
             layout, pieces, _ = young
@@ -353,10 +369,10 @@ class Layer:
 
     @property
     def keyed(self) -> tuple[Batch, ...]:
-        """The rows in the order of their key hashes, which is all that a lookup needs.
+        """The rows in the order of their key hashes, which is sufficient for a lookup.
 
-        The rows of a young layer whose rows are expensive to hash are neither sorted by row nor
-        consolidated: a row may occur several times, and row hashes must not be used.
+        In a young layer whose rows are expensive to hash, the rows of a key are neither sorted nor
+        consolidated. A row may then occur several times, and row hashes must not be used.
         """
         young, keyed = self._pieces, self._keyed
         if young is not None:
@@ -369,17 +385,17 @@ class Layer:
         return self.parts if keyed is None else (keyed,)
 
     def _set_ordered(self, batch: Batch) -> None:
-        """Replaces the rows by those of a batch."""
+        """Replaces the young or keyed form of the rows with a sorted batch."""
         self._set_count(len(batch))
         self._parts = (batch,)
         self._pieces = self._keyed = None
 
     def joined(self, layout: Layout, updates: Updates, upper: int) -> Layer:
-        """Returns a young layer with this one's updates and more; this layer does not change."""
+        """Returns a young layer with the updates of this layer and of the next epoch."""
         young = self._pieces
         if young is not None:
             _, pieces, count = young
-        else:  # another thread has sorted them meanwhile
+        else:  # another thread has sorted the updates meanwhile
             pieces, count = tuple(self.updates), self.rows_count
         grown = (layout, (*pieces, updates), count + len(updates.diff))
         layer = Layer(self.lower, upper, (), pieces=grown)
@@ -389,12 +405,12 @@ class Layer:
     def grown(
         self, layout: Layout, updates: Updates, upper: int, pieces_max: int, rows_max: int
     ) -> Layer | None:
-        """As `joined`, for a layer that was joined before and may be again; else None.
+        """Joins an epoch like `joined` if the layer has grown before and may grow; else None.
 
         Args:
-            pieces_max, rows_max: bounds of the joined layer.
+            pieces_max, rows_max: the maximum number of epochs and rows of the joined layer.
 
-        Most traces grow this way in small epochs. So the conditions of `is_watched` and
+        Most traces grow in this way in small epochs. So the conditions of `is_watched` and
         `pieces_count` are checked inline, without a call.
         """
         young, source = self._pieces, self._source
@@ -410,27 +426,27 @@ class Layer:
 
     @property
     def is_watched(self) -> bool:
-        """True if the layer was read in the state before the last epoch was joined to it.
+        """True if the layer's previous version, without the last joined epoch, was read.
 
-        A reader that reads each epoch, such as an operator that looks up the previous state, would
-        have the layer sorted again each time it grows.
+        Some operators read the previous state in each epoch. Then the layer would be sorted again
+        each time it grows.
         """
         source = self._source
         return source is not None and source._pieces is None
 
     @property
     def is_ordered(self) -> bool:
-        """True if the rows are sorted and consolidated already."""
+        """True if the rows are sorted and consolidated."""
         return self._pieces is None and self._keyed is None
 
     @property
     def is_young(self) -> bool:
-        """True if the rows are in the order of arrival, because the layer was not read yet."""
+        """True if the rows are in the order of arrival, because the layer has not been read."""
         return self._pieces is not None
 
     @property
     def pieces_count(self) -> int:
-        """The number of epochs that were joined into the layer while it is young; else 0."""
+        """The number of epochs in a young layer; 0 for any other layer."""
         young = self._pieces
         return 0 if young is None else len(young[1])
 
@@ -442,9 +458,12 @@ class Layer:
 
 
 def merged(layout: Layout, layers: Sequence[Layer]) -> Layer:
-    """Merges layers into one; by key order alone if most of their rows are not sorted otherwise.
+    """Merges layers into one.
 
-    Cost: O(n log n) in their rows.
+    If the rows are few, and most of them are only sorted by key hash or unsorted, the result may be
+    sorted by key hash only.
+
+    Cost: O(n log n) in the rows.
     """
     lower, upper, wary = layers[0].lower, layers[-1].upper, layers[-1].wary
     count = sum(layer.rows_count for layer in layers)
@@ -461,17 +480,17 @@ def merged(layout: Layout, layers: Sequence[Layer]) -> Layer:
 
 @lru_cache(maxsize=1024)
 def _is_wide(layout: Layout) -> bool:
-    """Returns True if hashing rows costs much more than hashing keys, and keys are the order."""
+    """Returns True if rows are sorted by key only, and cost much more to hash than keys."""
     if layout.key is None or layout.order is not None:
         return False
     return any(t not in FIXED for i, t in enumerate(layout.types) if i not in layout.key)
 
 
 def _by_key(layout: Layout, updates: Updates, khash: Hashes | None = None) -> Batch | None:
-    """Sorts updates by their key hashes; rows are neither hashed nor consolidated.
+    """Sorts updates by their key hashes, without hashing or consolidating rows.
 
-    Returns None if rows hash as fast as keys, or if a key has many rows. Many rows of a key may be
-    one row that came and went, and each lookup would return all of them.
+    Returns None if hashing rows is cheap, or if a key has more than `ALIKE_MAX` rows. The rows of
+    such a key may be insertions and removals of one row, and each lookup would return all of them.
     """
     if not _is_wide(layout):
         return None
@@ -488,7 +507,7 @@ def _by_key(layout: Layout, updates: Updates, khash: Hashes | None = None) -> Ba
 
 
 def level_of(rows_count: int, files: Sequence[PartRef] = ()) -> int:
-    """Returns the level of so many rows, in files or in memory: few rows may be many bytes."""
+    """Returns the level of a layer by its number of rows; for files with wide rows by its bytes."""
     if files:
         rows_count = max(rows_count, sum(ref.size_bytes for ref in files) // _ROW_BYTES)
     return (rows_count | 1).bit_length() >> 1

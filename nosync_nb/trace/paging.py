@@ -2,19 +2,19 @@
 
 A page near the beginning of an order is read from the first rows of each layer, without merging the
 layers. For later pages the layers are merged and sorted once; then a page costs only its own rows.
-The profiles of columns count rows with their copies, exactly.
+The profiles of columns count rows exactly, including duplicates.
 
 Threads: any may call. Results are assigned when they are complete; at worst two threads compute the
 same.
 
-The first rows are exact, and as strict as a merge. If a row might be there fewer than 0 times, or
-if a merge would cost no more, the functions return None, and the caller merges the trace.
+The first rows are exact, and as strict as a merge. If a row may have a negative count, or if a
+merge is not more expensive, the functions return None, and the caller merges the trace.
 
 Design
-    Each part is scanned once, by order codes, in blocks that fit the cache, for its first `m` rows.
-    Rows beyond the last row of some part's list may be incomplete, so rows count only up to the
-    least of these last rows. If removals leave too few of them, `m` grows. A layer does not change,
-    so it caches its first rows in the last orders that were requested.
+    For its first `m` rows, each part is scanned once by order codes, in blocks that fit into the
+    processor's cache. After the last of these rows, counts may be incomplete. So the sum uses only
+    rows up to the least of these last rows. If removals leave too few rows, `m` grows. A layer does
+    not change, so it caches its first rows for the last orders that were requested.
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ _GROWTH = 8
 
 
 class FirstRows(NamedTuple):
-    """The first rows of a part in an order, and whether there are more."""
+    """The first rows of a part in an order; `more` is True if the part has further rows."""
 
     updates: Updates
     more: bool
 
 
 def first_rows(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
-    """Returns distinct rows in an order, enough that their copies are `n` rows or all.
+    """Returns the first distinct rows in an order, enough for `n` rows with their duplicates.
+
+    Returns all rows if there are fewer, and None if the caller must merge the trace.
 
     Args:
-        ordering: columns that sort before the canonical order.
+        ordering: the columns that sort before the canonical order.
 
-    Cost: O(rows) the first time, vectorised, some 2 ns a row; then that of the layers that are new.
+    Cost: about 2 ns for each row the first time; later only new layers are scanned.
     """
     if not is_nonnegative(trace):
         return None
@@ -72,7 +74,7 @@ def first_rows(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
 
 
 def _first_of_layer(layer: Layer, ordering: Ordering, n: int) -> Sequence[FirstRows]:
-    """Returns the first rows of each part of a layer, at least `n` if it has so many."""
+    """Returns the first rows of each part of a layer: at least `n`, or all if there are fewer."""
     if n > _CACHED_ROWS_MAX:
         return [_first_of_part(part, ordering, n) for part in layer.parts]
     order, facts = tuple(ordering), layer.facts()
@@ -93,7 +95,7 @@ def _first_of_part(part: Batch, ordering: Ordering, n: int) -> FirstRows:
 
 
 def _candidates(part: Batch, ordering: Ordering, n: int) -> Index | None:
-    """Returns some rows of a part with the first `n` among them; None: all of them."""
+    """Returns positions that include the first `n` rows of a part; None if all rows may do."""
     if len(part) <= _TIES_MAX:
         return None
     types = part.layout.types
@@ -102,7 +104,7 @@ def _candidates(part: Batch, ordering: Ordering, n: int) -> Index | None:
     for place, descending in (*ordering, *((i, False) for i in range(len(types)))):
         every = exact_codes(part.columns[place], types[place])
         if every is None:
-            break  # rows that are equal so far are sorted with the others
+            break  # the ties so far are sorted by the caller
         for codes_of in every:
             below, same = _smallest_codes(codes_of, ties, len(part), n, descending=descending)
             certain.append(below)
@@ -116,7 +118,12 @@ def _candidates(part: Batch, ordering: Ordering, n: int) -> Index | None:
 def _smallest_codes(
     codes_of: CodesOf, index: Index | None, size: int, n: int, *, descending: bool
 ) -> tuple[Index, Index]:
-    """Returns the rows of `index` (None: all) below the `n`-th least code, and those equal."""
+    """Returns the rows whose codes are below the `n`-th least code, and those equal to it.
+
+    Args:
+        index: the rows to search; `None` means all rows.
+        size: the number of all rows.
+    """
     total = size if index is None else len(index)
     codes, places = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     fresh: list[tuple[Any, Index]] = []
@@ -147,7 +154,7 @@ def _smallest_codes(
 def _sum_first_rows(
     firsts: Sequence[FirstRows], types: Sequence[str], ordering: Ordering
 ) -> Updates:
-    """Adds up the first rows of parts, in order, as far as no copy can be missing."""
+    """Adds up the first rows of parts, in order, as far as all counts are complete."""
     updates = (
         concat_updates([each.updates for each in firsts], types) if firsts else no_updates(types)
     )
@@ -174,30 +181,34 @@ def _sum_first_rows(
 
 
 SMALL_ROWS = 8192
-"""Merging a trace of at most so many rows is cheaper than reading the first rows of each layer."""
+"""A trace of at most this number of rows is merged, which is cheaper than reading first rows."""
 
 NEAR_ROWS = 4096
-"""Pages up to so many rows from the beginning of an order are read without making the order."""
+"""Pages that end within this number of rows are read without sorting the whole trace."""
 
 ORDERS_MAX = 2
-"""The number of cached orders: 8 bytes a row each."""
+"""The number of cached orders, each of which takes 8 bytes for each row."""
 
 Order: TypeAlias = tuple[tuple[int, bool], ...]
-"""Positions of columns, and whether they descend; ties are in canonical order."""
+"""The positions of the columns, each with True if it descends; ties are in canonical order."""
 
 
 class _OrderIndex(NamedTuple):
-    """The positions of rows in an order; the end of the copies of each, None without copies."""
+    """The positions of the distinct rows in an order.
+
+    `ends` has for each row the number of rows up to its last duplicate; None without duplicates.
+    """
 
     places: Index
     ends: Index | None
 
 
 class OrderedRows:
-    """The rows of a trace in orders.
+    """The rows of a trace in any order.
 
     Args:
-        check: raises if the consolidated rows are no valid state; called once, before any is shown.
+        check: raises an error if the consolidated rows are not a valid state; called once, before
+            any of these rows is returned.
 
     Attributes:
         made: the number of orders that were computed.
@@ -213,12 +224,15 @@ class OrderedRows:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The column types."""
+        """The column types of the trace."""
         return tuple(self._trace.layout.types)
 
     @property
     def batch(self) -> Batch:
-        """The consolidated rows, computed at the first call. Cost: that of `Trace.consolidated`."""
+        """The consolidated rows.
+
+        Cost: at the first call that of `Trace.consolidated`.
+        """
         batch = self._batch
         if batch is None:
             batch = self._trace.consolidated()
@@ -227,24 +241,26 @@ class OrderedRows:
         return batch
 
     def profiles(self) -> list[Profile]:
-        """Computes a summary of each column.
+        """Computes a profile of each column.
 
-        Cost: that of `profiles`; layers are not merged if no row is below zero.
+        Cost: that of `profiles`; layers are not merged if no row has a negative count.
         """
         apart = self._batch is None and stats.is_nonnegative(self._trace)
         return profiles(self._trace.updates() if apart else self.batch.updates, self.types)
 
     def count(self) -> int:
-        """Counts the rows, copies included."""
+        """Counts the rows, including duplicates."""
         apart = self._batch is None and not self._small
         count = stats.row_count(self._trace) if apart else None
         return int(self.batch.diff.sum()) if count is None else count
 
     def page(self, order: Order, offset: int, limit: int) -> list[Column]:
-        """Returns the rows `[offset, offset + limit)` of an order, a row n times, as columns.
+        """Returns the rows `[offset, offset + limit)` of an order as columns.
 
-        Cost: near the beginning 2 to 30 ns a row of the trace; else O(n log n) for the first page
-        of an order, and O(limit) for others.
+        A row with count n appears n times.
+
+        Cost: near the beginning of an order 2 to 30 ns for each row of the trace. Otherwise
+        O(n log n) for the first page of an order, and O(limit) for further pages.
         """
         last = offset + limit
         if order not in self._orders and last <= NEAR_ROWS and not self._small:
@@ -261,7 +277,10 @@ class OrderedRows:
         return [rows.take(c, index) for c in self.batch.columns]
 
     def all(self, order: Order) -> list[Column]:
-        """Returns all rows in an order, a row n times. Cost: that of making the order."""
+        """Returns all rows in an order; a row with count n appears n times.
+
+        Cost: that of sorting the rows.
+        """
         return self.page(order, 0, max(self.count(), NEAR_ROWS + 1))
 
     def _order_index(self, order: Order) -> _OrderIndex:
@@ -286,11 +305,12 @@ class Profile(NamedTuple):
     """A summary of a column.
 
     Attributes:
-        nulls: rows without a value.
-        distinct: the number of distinct values beside null; None for nested types.
-        low, high: the least and the greatest value (of numbers the finite ones), or None.
-        bars: of numbers, dates and times the rows in equal steps from `low` to `high`.
-        common: of other values the most frequent, each with its rows.
+        nulls: the number of nulls.
+        distinct: the number of distinct values, without null; None for nested types.
+        low, high: for numbers, dates and times the least and the greatest finite value; else None.
+        bars: for numbers, dates and times the number of rows in each of `BARS` equal steps from
+            `low` to `high`.
+        common: for all other values the most frequent ones, each with its number of rows.
     """
 
     nulls: int
@@ -305,9 +325,10 @@ def profiles(updates: Updates, types: Sequence[str]) -> list[Profile]:
     """Computes a profile of each column of a state.
 
     Args:
-        updates: they need not be consolidated, but no row may be there fewer than 0 times.
+        updates: the rows of the state; they need not be consolidated, but no row may have a
+            negative count.
 
-    Cost: some 100 ns a row and column, vectorised; only distinct values are sorted.
+    Cost: about 100 ns for each row and column, vectorised; only distinct values are sorted.
     """
     return [_profile(c, t, updates.diff) for c, t in zip(updates.columns, types, strict=True)]
 
@@ -348,7 +369,7 @@ def _select(values: pa.Array, counts: Diffs, mask: Any) -> tuple[pa.Array, Diffs
 
 
 def _numbers(values: pa.Array) -> Any:
-    """Converts values to doubles if they can be spread over a line; else None."""
+    """Converts numbers, dates and times to doubles; returns None for any other type."""
     type_ = values.type
     if pa.types.is_boolean(type_):
         return None
@@ -368,13 +389,13 @@ def _bars(numbers: Any, diff: Diffs) -> tuple[int, ...]:
     low, high = float(numbers.min()), float(numbers.max())
     if low == high:
         return (int(diff.sum()),)
-    scaled = (numbers / 2 - low / 2) / (high / 2 - low / 2)  # also over the whole range of doubles
+    scaled = (numbers / 2 - low / 2) / (high / 2 - low / 2)  # halved to avoid an overflow
     step = np.minimum((scaled * BARS).astype(np.int64), BARS - 1)
     return tuple(np.bincount(step, diff, BARS).astype(np.int64).tolist())
 
 
 def _common(values: pa.Array, counts: Diffs) -> tuple[tuple[Any, int], ...]:
-    """Returns the most frequent values; of equally frequent ones the least."""
+    """Returns the most frequent values with their counts; ties in ascending order of values."""
     counted = pa.table([values, buffers.arrow_from_numpy(counts)], names=["value", "rows"])
     keys = [("rows", "descending"), ("value", "ascending")]
     first = counted.take(pc.select_k_unstable(counted, COMMON, keys))

@@ -1,12 +1,12 @@
-"""Counts the rows of a trace, and looks for rows below zero, without merging its layers.
+"""Counts the rows of a trace, and searches for rows with negative counts, without merging layers.
 
-The results are exact, and as strict as a merge. If a row might be there fewer than 0 times, or if a
-merge would cost no more, a function returns None, and the caller merges the trace.
+The results are exact, and as strict as a merge. If a row may have a negative count, or if a merge
+is not more expensive, a function returns None or False, and the caller merges the trace.
 
 Design
-    The row count is the sum of all diffs. No row is below 0 if no row that some layer removes is
-    below 0, so only the removed rows are looked up. A layer records that its sum with the layers
-    before it has no row below 0 (`sound`). So an epoch costs only its own removals.
+    The row count is the sum of all diffs. Only a row that some layer removes can have a negative
+    count, so only the removed rows are looked up. A layer records that the trace up to its end has
+    no negative count (`sound`). So an epoch costs only a lookup of its own removals.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nosync_nb.trace.layer import Layer
 from nosync_nb.trace.trace import Trace
 
 _SLACK_ROWS = 1 << 13
-"""So many rows may be looked up even in a small trace."""
+"""The number of rows that may be looked up even in a small trace."""
 _LOOKUP_COST = 4
-"""Looking a row up is estimated to cost as much as merging this many rows."""
+"""The estimated cost of looking up a row, in rows of a merge."""
 _LARGE = 1 << 40
 _TOGETHER_ROWS = 1 << 13
-"""Up to so many rows, the counts of many epochs are copied together, not one epoch at a time."""
+"""The maximum number of rows of a layer whose diffs are concatenated before they are summed."""
 
 
 def row_count(trace: Trace) -> int | None:
@@ -40,16 +40,16 @@ def row_count(trace: Trace) -> int | None:
 
 
 def row_sums(trace: Trace) -> int:
-    """Adds up the counts of all layers: the row count, if no row is there fewer than 0 times.
+    """Adds up the counts of all layers; this is the row count if no row has a negative count.
 
-    Cost: O(layers), and a pass over the layers since the last call. Nothing is sorted, so a reader
-    that polls a growing trace costs the writer nothing.
+    Cost: O(layers), plus a pass over the layers since the last call. Nothing is sorted, so a reader
+    that polls a growing trace does not slow down the writer.
     """
     return sum(_diff_summary(layer)[0] for layer in trace.layers)
 
 
 def _diff_summary(layer: Layer) -> tuple[int, int]:
-    """Returns the sum of the counts of a layer, and the least of them."""
+    """Returns the sum of the counts of a layer, and the least count, or 0 if that is positive."""
     facts = layer.facts()
     if facts.rows.counted is None:
         sums, least = 0, 0
@@ -74,10 +74,11 @@ def _diff_summary(layer: Layer) -> tuple[int, int]:
 
 
 def is_nonnegative(trace: Trace) -> bool:
-    """Returns True if it is certain that no row is there fewer than 0 times.
+    """Returns True if it is certain that no row of a trace has a negative count.
 
-    The check runs layer by layer, because the result then also holds for the epochs between them.
-    If a row was below 0 at some epoch and is no longer, all rows removed since are looked up again.
+    The check runs layer by layer, so the result is also recorded for the end of each layer. If a
+    row had a negative count at the end of an earlier layer, all rows removed since then are looked
+    up again in the whole trace.
     """
     layers = trace.layers
     verified = _verified_layers(layers)
@@ -100,7 +101,7 @@ def is_nonnegative(trace: Trace) -> bool:
 
 
 def _removed_rows(layer: Layer) -> list[tuple[Batch, Index]]:
-    """Returns the rows that a layer removes: parts, and positions in them."""
+    """Returns the rows that a layer removes, as parts and positions in them."""
     if _diff_summary(layer)[1] >= 0:
         return []
     removed = [(part, (part.diff < 0).nonzero()[0]) for part in layer.parts]
@@ -108,13 +109,13 @@ def _removed_rows(layer: Layer) -> list[tuple[Batch, Index]]:
 
 
 def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
-    """Checks that no row is there fewer than 0 times at the end of the layer before `stop`.
+    """Records, if it is true, that no row has a negative count after the first `stop` layers.
 
-    A merge of the layers before calls this: their cached results are lost with them, and the next
-    reader would look up all rows that they remove. Does nothing if no earlier layer has a result.
+    This is called before these layers are merged. Their cached results would be lost, and the next
+    reader would look up all rows that they remove. Does nothing if no layer has a result.
 
     Args:
-        most: the most rows that are looked up.
+        most: the maximum number of rows of the layers without a result.
     """
     layers = trace.layers[:stop]
     new = layers[_verified_layers(layers) :]
@@ -129,24 +130,29 @@ def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
 
 
 def is_cheaper_than_merge(trace: Trace, looked_up: int) -> bool:
-    """Returns True if looking so many rows up is estimated to cost less than merging the trace."""
+    """Returns True if looking up `looked_up` rows is estimated to be cheaper than a merge."""
     return looked_up * _LOOKUP_COST <= trace.rows_count + _SLACK_ROWS
 
 
 def add_only(layer: Layer) -> bool:
-    """Returns True if no row of a layer has a count below 0. Cost: a pass over its counts, once."""
+    """Returns True if no row of a layer has a negative diff.
+
+    Cost: at the first call a pass over the diffs.
+    """
     return _diff_summary(layer)[1] >= 0
 
 
 def _verified_layers(layers: Sequence[Layer]) -> int:
-    """Returns the number of layers at whose end no row is there fewer than 0 times, as cached."""
+    """Returns the number of first layers after which no count is known to be negative."""
     return next((i + 1 for i in reversed(range(len(layers))) if layers[i].facts().sound), 0)
 
 
 def has_negative(trace: Trace, updates: Updates) -> bool:
-    """Returns True if a row of `updates` is there fewer than 0 times.
+    """Returns True if a row of `updates` has a negative count in the trace.
 
-    Cost: a lookup of these rows in each layer; rows with ambiguous hashes count as present.
+    Returns False if the hashes of the rows are ambiguous.
+
+    Cost: a lookup of these rows in each layer.
     """
     batch = arrange(trace.layout, Updates(updates.columns, np.abs(updates.diff)))
     total = _total_counts(trace, batch, np.arange(len(batch)))
@@ -154,13 +160,13 @@ def has_negative(trace: Trace, updates: Updates) -> bool:
 
 
 def _are_nonnegative(trace: Trace, batch: Batch, index: Index) -> bool:
-    """Returns True if the rows at `index` add up to 0 or more; False if hashes are ambiguous."""
+    """Returns True if no row at `index` has a negative count; False if hashes are ambiguous."""
     total = _total_counts(trace, batch, index)
     return total is not None and bool((total >= 0).all())
 
 
 def _total_counts(trace: Trace, batch: Batch, index: Index) -> Diffs | None:
-    """Returns the counts of the rows at `index`; None if their hashes are ambiguous."""
+    """Returns the counts of the rows at `index` in a trace; None if hashes are ambiguous."""
     total = np.zeros(len(index), np.int64)
     khash, rhash = batch.khash[index], batch.rhash[index]
     code = None if batch.code is None else batch.code[index]
@@ -190,15 +196,15 @@ def _total_counts(trace: Trace, batch: Batch, index: Index) -> Diffs | None:
 
 
 def _has_hashes(part: Batch, row: Index, khash: Any, rhash: Any) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the rows that have the hashes looked for."""
+    """Returns a mask of the rows that have the given hashes."""
     same: npt.NDArray[np.bool_] = (part.rhash[row] == rhash) & (part.khash[row] == khash)
     return same
 
 
 def _matching_hashes(part: Batch, khash: Any) -> tuple[Index, Index]:
-    """Returns the hashes that a part has, and the first row of each in the part.
+    """Returns the positions of the hashes that a part contains, and the first row of each.
 
-    Most of the hashes looked for are in one part of one layer, and in no other.
+    The search is limited to the hash range of the part, because most hashes occur in a single part.
     """
     none = np.zeros(0, np.int64)
     if not len(part) or not len(khash):
@@ -210,7 +216,11 @@ def _matching_hashes(part: Batch, khash: Any) -> tuple[Index, Index]:
 
 
 def _row_positions(part: Batch, low: Index, khash: Any, rhash: Any, code: Any) -> Index:
-    """Returns the positions of rows with given hashes and codes; `low`: the first of each hash."""
+    """Returns the positions at which rows with given hashes and codes would be in a part.
+
+    Args:
+        low: the first position of each key hash.
+    """
     if part.rhash is part.khash:
         return low
     high = part.khash.searchsorted(khash, "right")
@@ -220,7 +230,10 @@ def _row_positions(part: Batch, low: Index, khash: Any, rhash: Any, code: Any) -
 
 
 def place_in(values: Any, low: Index, high: Index, wanted: Any, after: int = 0) -> Index:
-    """Returns the first position in `[low, high)` with a value from `wanted` on; `after`: above."""
+    """Returns the first position in each `[low, high)` whose value is not below the wanted one.
+
+    With `after`, returns the first position whose value is above the wanted one.
+    """
     low, high = low.copy(), high.copy()
     if not len(values):
         return low

@@ -3,7 +3,7 @@
 A `Trace` is an immutable tuple of layers (layer.py) that tile the epochs `[0, upper)`; the
 collection is the sum of its layers.
 
-Readers hold a trace as long as they like; appending or compacting makes a new one.
+A reader may use a trace for any length of time, because appending and compacting create a new one.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from nosync_nb.trace.batch import (
 from nosync_nb.trace.layer import SOME, Layer, find_few_hashes, find_hashes, sparse_index
 
 MANY = 64
-"""More probes than these are sorted before the lookup, so that it runs through a part once."""
+"""More probes than this are sorted before the lookup, which then reads each part in order."""
 
 
 _KEPT_MAX = 4096
-"""The result of looking up at most so many probes is cached for the next caller."""
+"""The maximum number of probes of a lookup whose result is cached for the next caller."""
 
 Hit: TypeAlias = tuple[list[Column], Diffs, Index, Index]
-"""The columns and diffs of a part, the numbers of the probes that match, and their rows."""
+"""The matches in a part: its columns and diffs, the numbers of the probes, and the rows."""
 
 
 class LookupResult(NamedTuple):
-    """Rows of a trace that match probes: `probe[i]` is the probe of row i."""
+    """The rows of a trace that match probes; `probe[i]` is the number of the probe of row i."""
 
     probe: Index
     columns: list[Column]
@@ -50,8 +50,9 @@ class LookupResult(NamedTuple):
 class Trace:
     """An immutable list of layers of one layout, oldest first.
 
-    `memos` holds the state that an operator has derived from the contents, if any. A caller that
-    takes it owns it alone, and leaves it to the next trace. It is no part of the value.
+    `memos` contains the state that an operator has derived from the contents, if any. The caller
+    that takes it becomes its only owner, and leaves it to the next trace. It is not part of the
+    value of the trace.
     """
 
     __slots__ = ("_last_lookup", "layers", "layout", "memos")
@@ -76,18 +77,18 @@ class Trace:
             return None
 
     def leave_memo(self, memo: Any) -> None:
-        """Stores the memo that describes the contents."""
+        """Stores a memo, which must describe the contents of this trace."""
         self.memos = [memo]
 
     @classmethod
     def from_batch(cls, batch: Batch, epoch: int = 0) -> Trace:
-        """Builds the trace of one batch, the change of an epoch; without layers if it is empty."""
+        """Builds a trace with one batch as the change of an epoch; no layer if it is empty."""
         layers = (Layer(epoch, epoch + 1, (batch,)),) if len(batch) else ()
         return cls(batch.layout, layers)
 
     @property
     def rows_count(self) -> int:
-        """The number of stored updates, an upper bound of the rows of the collection."""
+        """The number of stored updates, which may cancel or be equal."""
         return sum(layer.rows_count for layer in self.layers)
 
     def parts(self) -> Iterator[Batch]:
@@ -96,17 +97,17 @@ class Trace:
             yield from layer.parts
 
     def appended(self, layer: Layer) -> Trace:
-        """Returns this trace with one more layer."""
+        """Returns this trace with an additional last layer."""
         assert not self.layers or self.layers[-1].upper <= layer.lower
         return Trace(self.layout, (*self.layers, layer))
 
     def with_batch(self, batch: Batch) -> Trace:
-        """Returns this trace with a batch for the epoch after its last layer, for kernels."""
+        """Returns this trace with a batch as an additional layer, for use in a kernel."""
         at = self.layers[-1].upper if self.layers else 0
         return Trace(self.layout, (*self.layers, Layer(at, at + 1, (batch,))))
 
     def cut(self, low: int, high: int) -> Trace:
-        """Cuts all layers to the key hashes in `[low, high)`."""
+        """Returns this trace with only the rows whose key hashes are in `[low, high)`."""
         layers = (
             Layer(each.lower, each.upper, tuple(p.cut(low, high) for p in each.parts))
             for each in self.layers
@@ -114,14 +115,17 @@ class Trace:
         return Trace(self.layout, tuple(layers))
 
     def consolidated(self) -> Batch:
-        """Merges all layers into the current collection. Cost: O(n log n) in the stored rows."""
+        """Merges all layers into the current collection.
+
+        Cost: O(n log n) in the stored rows.
+        """
         parts = list(self.parts())
         if not parts:
             return empty_batch(self.layout)
         return merge(self.layout, parts)
 
     def updates(self) -> Updates:
-        """All stored updates, not consolidated."""
+        """Returns all stored updates, without consolidating them."""
         parts = [p.updates for p in self.parts()]
         if not parts:
             return empty_batch(self.layout).updates
@@ -130,16 +134,17 @@ class Trace:
     def lookup(
         self, khash: Hashes, keys: Sequence[Column], wanted: Sequence[int] | None = None
     ) -> LookupResult | None:
-        """Finds the rows of given keys.
+        """Finds the rows of given keys (the probes).
 
         Args:
-            khash: key hashes of the probes, any order, without repetition for exact counts.
-            keys: the key columns of the probes; they distinguish keys of equal hash.
-            wanted: positions of the columns to fetch, default all.
+            khash: the key hashes of the probes, in any order. For exact counts no probe may be
+                repeated.
+            keys: the key columns of the probes, which distinguish keys of equal hash.
+            wanted: the positions of the columns to fetch; `None` means all columns.
 
         Returns:
-            matching rows of all layers (a row may occur in several, with diffs that add up), or
-            None without a match.
+            the matching rows of all layers; None without a match. A row may occur in several
+            layers, with diffs that add up.
 
         Cost: O(layers x (probes x log rows) + rows found).
         """
@@ -174,10 +179,10 @@ class Trace:
         return LookupResult(probe, [fetched[i] for i in need], diff)
 
     def _lookup_hits(self, khash: Hashes) -> tuple[Index | None, list[Hit]]:
-        """Returns the order in which the hashes are looked up, and a hit for each matching part.
+        """Returns the order in which the hashes were looked up, and a hit for each matching part.
 
-        Several operators look up the changes of one epoch, and those with the same key need the
-        same hits.
+        The order is None if the hashes were not sorted. The last result is cached for other
+        operators that look up the same changes by the same key.
         """
         last = self._last_lookup
         if last is not None and last[0] is khash:
@@ -200,7 +205,7 @@ class Trace:
         return order, hits
 
     def _part_hits(self, khash: Hashes) -> Iterator[Hit]:
-        """Yields a hit for each part that has some of the hashes."""
+        """Yields a hit for each part that contains some of the hashes."""
         for layer in self.layers:
             for number, part in enumerate(layer.keyed):
                 hashes, bits = part.khash, None
@@ -212,7 +217,7 @@ class Trace:
 
 
 def empty_batch(layout: Layout) -> Batch:
-    """A batch without rows."""
+    """Returns a batch without rows."""
     none = np.zeros(0, np.uint64)
     columns = [rows.empty(t) for t in layout.types]
     code = none if layout.order is not None else None

@@ -95,7 +95,7 @@ def test_interval_overflow_is_error_in_either_mode(sql: str, why: str, ansi: boo
     "text", ["999999999 years", "999999999 weeks", "'-199999999-11' year to month"]
 )
 def test_literal_out_of_range_is_left_to_spark(text: str) -> None:
-    assert waits(f"interval {text}", SCHEMA) == "an interval beyond its type"
+    assert waits(f"interval {text}", SCHEMA) == "an interval that exceeds its type"
 
 
 @pytest.mark.parametrize("other", ["string", "boolean", "double", "date", "decimal(5,2)", "binary"])

@@ -1,11 +1,10 @@
 """Shows the differences of two states: a table of differing rows, and a chart of their numbers.
 
-A row that both sides have by its key is listed once, each differing cell as `30 → 10`; no meaning
-is carried by colour alone.
+A row whose key occurs on both sides is listed once, with each differing cell as `30 → 10`.
 
-The chart shows the numbers over epochs. It is an SVG picture without a library: lines differ by
-dashes as well as by colour, in colours that are readable on light and dark, with a title and a
-table of the figures for screen readers.
+The chart shows the numbers of differing rows over epochs. It is an SVG picture that needs no
+library. Its lines differ in dashes and in colour, and are readable on light and on dark pages. It
+has a title and a table of the figures for screen readers.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 560, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 24
 LINES = (("#3a86d8", ""), ("#d1611b", "7 3"), ("#8a63d2", "2 3"))
-"""Colour and dashes of each line: both have a contrast above 3 on white and on black."""
+"""Colour and dashes of each line; each colour has a contrast above 3 on white and on black."""
 
 CHANGED = "changed"
 
 
 @dataclass(frozen=True, repr=False)
 class ChartedTable(Table):
-    """A table with a chart below it in HTML; as text it is the table only."""
+    """A table with a chart below it; the text form has no chart."""
 
     chart: str = ""
 
     def html(self) -> str:
-        """Draws the table, and the chart."""
+        """Draws the table, and the chart below it."""
         return super().html() + self.chart
 
 
 def comparison_table(comparison: Comparison, *, limit: int) -> Table:
-    """Shows the first pairs of rows that differ, and counts all of them.
+    """Returns a table of the first pairs of rows that differ, with all counts and the chart.
 
-    Cost: `limit` pairs, and the history of both; see `Comparison.rows` and `counts`.
+    Cost: reads `limit` pairs, and the history of both sides; see `Comparison.rows` and `counts`.
     """
     schema, titles = comparison.schema, _titles(comparison)
     pairs = comparison.rows(limit)
@@ -83,7 +82,7 @@ def _caption(comparison: Comparison, titles: tuple[str, str]) -> str:
 
 
 def _row(pair: RowPair, titles: tuple[str, str]) -> list[str | None]:
-    """Returns a line of the table; null in a cell that differs is written out."""
+    """Returns a row of the table; in a cell that differs, null is written as a word."""
     for side, title in zip(pair, titles, strict=True):
         if side is not None and None in pair:
             return [f"only in {title}", *map(formats.value, side)]
@@ -99,7 +98,7 @@ def _text(item: str | None) -> str:
 
 
 def counts_chart(counts: Sequence[DifferenceCounts], titles: tuple[str, str]) -> str:
-    """Draws counts over epochs as HTML; empty for fewer than two epochs.
+    """Draws the numbers of differing rows over epochs as HTML; empty below two epochs.
 
     Args:
         titles: labels of the sides.
@@ -142,7 +141,7 @@ def _height(value: int, top: int) -> float:
 
 
 def _path(epochs: Sequence[int], values: Sequence[int], top: int) -> str:
-    """Draws a line in steps: a count holds until the next epoch that is drawn."""
+    """Draws a step line: a count is valid until the next epoch that is drawn."""
     steps = [f"M{_place(epochs, epochs[0])} {_height(values[0], top)}"]
     for epoch, value in zip(epochs[1:], values[1:], strict=True):
         steps.append(f"H{_place(epochs, epoch)}V{_height(value, top)}")
@@ -150,7 +149,7 @@ def _path(epochs: Sequence[int], values: Sequence[int], top: int) -> str:
 
 
 def _axis(epochs: Sequence[int], top: int) -> str:
-    """Draws both axes with the figures at their ends."""
+    """Draws both axes, with the values at their ends."""
     text = '<text fill="currentColor" font-size="11" font-family="sans-serif"'
     floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     return (

@@ -1,7 +1,8 @@
 """Formats values for display: counts, durations, sizes, values of rows.
 
-Pure functions from values to short strings. Untrusted text is escaped by `visible`, `one_line` or
-`html`, in any output; these call the engine (errors.py), which is loaded at the first use.
+The functions are pure, and return short strings. Untrusted text is escaped with `visible`,
+`one_line` or `html` in any output. These call the engine (errors.py), which is loaded at their
+first use.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ LINE = (
     "opacity:.75;padding:0 var(--jp-code-padding,0);font-size:var(--jp-code-font-size,inherit);"
     "line-height:var(--jp-code-line-height,inherit)"
 )
-"""The style of a message line: as JupyterLab shows what a cell prints, but fainter."""
+"""The style of a message line: like printed output in JupyterLab, but fainter."""
 
 _MARK = (
     "background:#fff3c4;color:#4d3800;border-left:4px solid #e0a800;padding:2px 8px;margin:2px 0;"
@@ -28,15 +29,16 @@ _NUMERIC = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 
 
 def is_numeric(type_name: str) -> bool:
-    """Returns True if values of a Spark type are set flush right."""
+    """Returns True if a Spark type is numeric, so that its values are set flush right."""
     return type_name.split("(")[0] in _NUMERIC
 
 
 def folded(title: str, rows: str) -> str:
-    """Returns the folded-up HTML above a view: all that is visible when its kernel is gone.
+    """Returns the folded-up HTML above a view, which stays visible without a kernel.
 
     Args:
-        title: text; rows: HTML.
+        title: the title, as plain text.
+        rows: the content, as HTML.
     """
     advice = "run this cell again if no view is shown"
     return (
@@ -46,12 +48,12 @@ def folded(title: str, rows: str) -> str:
 
 
 def mark(text: str) -> str:
-    """Formats a warning as HTML: yellow, and readable in a light and in a dark page."""
+    """Formats a warning as HTML: yellow, and readable on light and on dark pages."""
     return f'<div style="{_MARK}">{html(text)}</div>'
 
 
 def replica_state(state: str) -> str:
-    """Returns the state of a replica in words: a replica that is level is up to date."""
+    """Returns the state of a replica as users read it: `up to date`, `catching up`, `failing`."""
     return {"level": "up to date", "behind": "catching up"}.get(state, state)
 
 
@@ -61,7 +63,7 @@ def count(number: int, noun: str) -> str:
 
 
 def seconds(duration: float) -> str:
-    """Formats a duration with at most three figures: `0.31 ms`, `42 ms`, `1.3 s`, `2 min 5 s`."""
+    """Formats a duration with at most three figures: `0.31 ms`, `42.0 ms`, `1.3 s`, `2 min 5 s`."""
     if duration < 0.001:
         return f"{duration * 1e3:.2f} ms"
     if duration < 0.1:
@@ -84,7 +86,7 @@ def size(size_bytes: int) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """Formats a time in the reader's zone, which it names; None is empty."""
+    """Formats a time with its zone, in local time; returns an empty text for None."""
     return "" if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
@@ -102,7 +104,7 @@ def value(item: Any) -> str | None:
 
 
 def like(rows: Iterable[Sequence[Any]]) -> Callable[[Sequence[Any]], list[str | None]]:
-    """Returns a formatter for rows like these; columns with times at midnight show dates."""
+    """Returns a formatter for such rows; if all times of a column are midnight, it shows dates."""
     times: dict[int, bool] = {}
     for row in rows:
         for place, item in enumerate(row):
@@ -123,21 +125,21 @@ def _midnight(item: Any) -> bool:
 
 
 def visible(text: str) -> str:
-    """Escapes a text, so that no escape code and no mark of reading direction is hidden in it."""
+    """Escapes invisible characters, such as escape codes and marks of reading direction."""
     from nosync_nb import errors
 
     return errors.visible(text)
 
 
 def one_line(text: str) -> str:
-    """As `visible`, in one line."""
+    """Escapes invisible characters and line breaks, so that the result is one line."""
     from nosync_nb import errors
 
     return errors.one_line(text)
 
 
 def html(text: str) -> str:
-    """Escapes a text as HTML."""
+    """Escapes invisible characters, and the special characters of HTML."""
     from nosync_nb import errors
 
     return errors.html(text)
@@ -159,7 +161,7 @@ def _short(text: str) -> str:
 
 
 def listing(names: Iterable[str], *, most: int = 12) -> str:
-    """Joins names with commas, and counts those beyond `most`."""
+    """Joins at most `most` names with commas, and adds the number of the other names."""
     every: Sequence[str] = list(names)
     shown = ", ".join(every[:most])
     return shown if len(every) <= most else f"{shown} and {len(every) - most} more"

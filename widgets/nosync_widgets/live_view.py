@@ -1,16 +1,16 @@
-"""Defines the bases of views, which follow a session and handle messages of their front end.
+"""Defines the base classes of views, which follow a session and handle front-end messages.
 
 Design
     A `StageView` shows rows of one stage, and is notified of commits. A `LiveView` shows the
-    overview of a session: the kernel owns `state`, a small dict of texts and numbers; the front end
-    draws it and sends messages. The poller notifies a live view. The view builds its state in the
-    thread of the poller, or in the thread of a message, under a lock of its own. It shows the epoch
-    of its content.
+    overview of a session, and the poller notifies it. The kernel owns its `state`, a small dict of
+    texts and numbers. The front end draws the state and sends messages. The view builds its state
+    under its own lock, in the thread of the poller or of a message, and shows the epoch of the
+    state.
 
 Failure
-    A notebook that is opened again has no such model: front ends show an error in place of the
-    view. So a table of the same content is displayed before each view (see the magics), and is part
-    of its own output for front ends without widgets.
+    A notebook that is opened without its kernel has no model of the view, so front ends show an
+    error in place of the view. So a table of the same content is displayed before each view (see
+    the magics), and is part of its own output for front ends without widgets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nosync_widgets.tables import Table
 
 AGAIN = "run this cell again"
-"""The advice for a view that a cell displayed and whose kernel is gone."""
+"""The advice for a view of a cell after its kernel has ended."""
 
 _STATIC = files("nosync_widgets") / "static"
 
@@ -59,9 +59,9 @@ class AnsweringWidget(anywidget.AnyWidget):
 
     Subclasses define `static`, and handle messages in `_on_message`.
 
-    ipykernel handles a message of a front end in the loop in which the last message of that view
-    was written, and JupyterLab requests replies in a loop of its own, a subshell. A thread or a
-    cell that sends a message to a view does not write there.
+    ipykernel handles a message for a view in the loop that sent the last message to that view.
+    JupyterLab requests replies in a separate loop, a subshell. A thread or a cell that sends a
+    message to the view does not send it in the subshell.
 
     Failure: 1. A cell commits in a loop; a thread sends the change to a view. 2. The user clicks
     into the view. 3. The click waits in the queue of the cell, and is answered when the cell has
@@ -82,7 +82,7 @@ class AnsweringWidget(anywidget.AnyWidget):
         super().__init__(**traits)
 
     def send_state(self, key: Any = None) -> None:
-        """Sends the changed state to the front end, in the context of its last message."""
+        """Sends the changed state to the front end, in the context of the last message from it."""
         with self._context_lock:
             context = self._context
         if context is None:
@@ -93,7 +93,7 @@ class AnsweringWidget(anywidget.AnyWidget):
     def answer(self) -> None:
         """Replies to the message that this thread handles, before any other message is sent.
 
-        The reply is empty; the context it is sent from decides where the next message is handled.
+        The reply is empty. Its context determines the loop that handles the next message.
         """
         with self._context_lock:
             self._context = copy_context()
@@ -108,7 +108,7 @@ class AnsweringWidget(anywidget.AnyWidget):
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """Adds the static form, for front ends without widgets."""
+        """Returns the display with the static form added, for front ends without widgets."""
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
         data = dict(data or {})
@@ -163,10 +163,13 @@ class LiveView(AnsweringWidget):
         raise NotImplementedError
 
     def _handle_request(self, content: dict[str, Any]) -> None:
-        """Handles a message of the front end; `show` follows."""
+        """Handles a message of the front end. The caller holds the lock, and then calls `show`."""
 
     def _notify_choice(self) -> None:
-        """Notifies listeners of the front end's choice, without the lock: they may hold theirs."""
+        """Notifies listeners of the front end's choice.
+
+        The lock is not held, because listeners may hold locks of their own.
+        """
 
     def _error_line(self) -> str:
         """Returns the error that stops the updates, and how to resume; empty without an error."""
@@ -208,11 +211,11 @@ class SelectingView(LiveView):
 
     @property
     def selected(self) -> str:
-        """The selected stage; empty: none."""
+        """The selected stage; empty if none is selected."""
         return self._selected
 
     def select(self, stage: str) -> None:
-        """Selects a stage; an empty name: none."""
+        """Selects a stage; an empty name clears the selection."""
         with self._lock:
             self._selected = stage
         self.show()
@@ -226,14 +229,14 @@ class SelectingView(LiveView):
 
 
 class StageView(AnsweringWidget):
-    """A view of one stage that follows the commits of a session, in a thread of its own.
+    """A view of one stage that follows the commits of a session in a background thread.
 
     Subclasses define `refresh`, and call `_subscribe` when they show their first rows. One lock
     guards all state that messages, cells and commits change.
 
     Args:
-        branch: the name of the session's branch; None: the log itself.
-        budget: the time that its background work shares with other views.
+        branch: the name of the session's branch; None for the log itself.
+        budget: the processor time that the view's background work shares with other views.
 
     Attributes:
         pace: throttles the refreshes after commits.
@@ -248,21 +251,21 @@ class StageView(AnsweringWidget):
         self._session, self._branch = session, branch
         self._pages = 0
         self._closed = False
-        # A commit must never wait for a page that is being read, so a throttle has a lock of its
-        # own.
+        # Commits call the throttle. It has its own lock, because a commit must never wait for a
+        # page that is being read.
         self.pace = Throttle(self._refresh_in_background, budget)
         super().__init__(stage=stage, **traits)
 
     def refresh(self, *, reload: bool = False) -> None:
-        """Looks for new epochs.
+        """Shows new epochs, if there are any.
 
         Args:
-            reload: read again too, after a new version of the stage.
+            reload: reads the rows again in any case, after a new version of the stage.
         """
         raise NotImplementedError
 
     def follow(self) -> None:
-        """Requests a `refresh` in another thread; many requests in a row cost one message."""
+        """Requests a `refresh` in a background thread; several requests share one refresh."""
         self.pace.ask()
 
     def close(self) -> None:
@@ -309,12 +312,12 @@ class StageView(AnsweringWidget):
         return stage if self._branch is None else f"{self._branch}/{stage}"
 
     def _stale(self, stage: str) -> str:
-        """Returns the mark of a stale stage, `stale: ...`; else empty."""
+        """Returns the mark of a stale stage, `stale: ...`; empty if the stage is not stale."""
         return formats.visible(str(self._session[stage].stale or ""))
 
 
 def column_fields(schema: Schema, most: int | None = None) -> list[dict[str, Any]]:
-    """Returns the data to draw the heads of the first columns."""
+    """Returns name, type and alignment of the first `most` columns, for the front end."""
     return [
         {
             "name": formats.one_line(name),
@@ -328,7 +331,7 @@ def column_fields(schema: Schema, most: int | None = None) -> list[dict[str, Any
 def static_page(
     name: str, page: dict[str, Any], table: Callable[[str, dict[str, Any]], Table]
 ) -> tuple[str, str]:
-    """Returns a page as text and as HTML: its table, or the error that it has instead."""
+    """Returns a page as text and as HTML: its table, or its error if it could not be read."""
     if "error" in page:
         text = formats.visible(f"{name}: {page['error']}")
         return text, f"<pre>{formats.html(text)}</pre>"

@@ -1,10 +1,10 @@
-"""Polls the overview of a session for all open views, and rebuilds it when something changed.
+"""Polls a session for all open views, and rebuilds its overview after a change.
 
 Design
-    Commits, merges and replicas send no notifications to views, and pay nothing for them. A thread
-    checks five times a second for changes (some us), and only then builds an overview. It rests 50
-    times as long as that took, so all views together take at most 2 % of a core, however many
-    stages there are.
+    Commits, merges and replicas do not notify views, so open views cost them nothing. A thread
+    checks for changes five times a second, which takes a few microseconds. It builds an overview
+    only after a change, and then rests for 50 times the duration of the build. So all views
+    together use at most 2 % of a processor, for any number of stages.
 
 Failure
     If a session is closed or fenced by another owner, or its folder is gone, the views show an
@@ -38,16 +38,16 @@ class OverviewPoller:
     polling thread or from the caller of `refresh`; they must not call back.
 
     Attributes:
-        session, branch: the session, and the name of its branch; None: the log itself.
-        overview: the last one.
-        error: the reason why there is no newer one; else empty.
-        over: True if the session will have no newer one; then `error` ends with what to do, and the
-            view adds how to show it again.
+        session, branch: the session, and the name of its branch; None for the log itself.
+        overview: the last overview.
+        error: the reason why the overview cannot be updated; empty without an error.
+        over: True if the session has ended, so that there will be no newer overview. Then `error`
+            ends with the remedy, to which the view adds how to show it again.
     """
 
     def __init__(self, session: Session, branch: str | None = None) -> None:
         self._lock = threading.RLock()
-        # guards only the next three attributes; no view is called with it
+        # guards only the next three attributes; never held while a view is called
         self._views_lock = threading.Lock()
         self._views: tuple[Callable[[], None], ...] = ()
         self._thread: SingleThread | None = None
@@ -62,7 +62,7 @@ class OverviewPoller:
         return stage if self.branch is None else f"{self.branch}/{stage}"
 
     def subscribe(self, show: Callable[[], None]) -> Callable[[], None]:
-        """Calls a view after each new overview; returns a function that ends it, repeatably."""
+        """Calls `show` after each new overview; returns a function that ends the subscription."""
 
         def leave() -> None:
             with self._views_lock:
@@ -81,10 +81,10 @@ class OverviewPoller:
         return leave
 
     def refresh(self, *, always: bool = False) -> float:
-        """Polls now, and notifies the views of changes; returns the seconds it took.
+        """Polls now, and notifies the views of changes; returns the processor seconds used.
 
         Args:
-            always: rebuilds the overview without a change, too.
+            always: rebuilds the overview even without a change.
         """
         begin = time.thread_time()
         with self._lock:
@@ -117,7 +117,7 @@ class OverviewPoller:
             self._stop.set()
 
     def _end_reason(self) -> str:
-        """Returns the reason why this session will not change any more, and the remedy, or ""."""
+        """Returns the reason why the session has ended, and the remedy; empty if it has not."""
         session = self.session
         if session.closed:
             return "the session was closed, and this view is no longer updated; to continue,"
@@ -130,7 +130,7 @@ class OverviewPoller:
         return ""
 
     def _build(self) -> Overview:
-        """Builds an overview. A change during that counts as new."""
+        """Builds an overview. The next poll detects a change that happens meanwhile."""
         self._last_mark = self.session.info.mark()
         return self.session.info.overview()
 

@@ -1,7 +1,7 @@
 """Draws a recovery report for a notebook: first the facts that need action, then the rest.
 
-A static picture, as a cell's output stays in the notebook: escaped text, no script, no style sheet.
-Facts that need action are in a frame of their own, so no meaning is carried by colour alone.
+The HTML is static, because a saved notebook keeps it: escaped text, no script, no style sheet.
+Facts that need action are in a frame, so they are not marked by colour alone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _FIRST = ("running", "lost", "uncertain")
 """The facts at the top, in the frame."""
 
 _WORDS = {"running": "this cell was running", "read": "restored"}
-"""The labels of facts that differ from the text form."""
+"""The labels of facts whose label in the text form is different."""
 
 
 def report_html(report: RecoveryReport) -> str:
-    """Draws the report of an opening, with a mark if anything needs attention."""
+    """Draws a report as HTML; the colour of its mark shows if anything needs attention."""
     stale = "stale" in report.stages.values()
     bad = bool(report.lost or report.uncertain or report.notes or report.running) or stale
     facts = report.facts()
@@ -42,7 +42,7 @@ def report_html(report: RecoveryReport) -> str:
 
 
 def _framed(what: str, text: str) -> str:
-    """Draws a fact that needs action."""
+    """Draws a fact that needs action, in a frame."""
     style = f"border-left:3px solid {_WARN};padding:2px 10px;margin:4px 0 4px 14px"
     head, dash, rest = text.partition(" — ")
     shown = formats.html(head if dash else text)

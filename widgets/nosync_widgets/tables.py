@@ -1,8 +1,7 @@
 """Static tables: the same rows as text and as HTML.
 
-A saved notebook keeps a `Table`: no script, no style sheet, every text escaped. Null is written as
-a word in its own style, so it cannot be confused with the text "null" in HTML, and no meaning is
-carried by colour alone.
+A saved notebook keeps a table as HTML without script and style sheet, with every text escaped. Null
+is written as a word in its own style, so in HTML it differs from the text "null".
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from nosync_nb.frontend import Cursor, Schema, Stopped
 
 WIDEST = 40
-"""The most characters of a value in a text table."""
+"""The maximum number of characters of a value in a text table."""
 _SORTED_ROWS_MAX = 50_000
 _ROWS_HIGH = 40
 _HIGH = ' style="max-height:480px;overflow:auto"'
@@ -50,7 +49,7 @@ class Table:
         return [formats.is_numeric(name) for name in types]
 
     def text(self) -> str:
-        """Draws the table with spaces; columns wider than 40 characters are cut."""
+        """Draws the table with spaces; values longer than 40 characters are cut."""
         numeric = self._numeric()
         grid = [[_plain(item) for item in row] for row in (self.columns, *self.rows)]
         widths = [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
@@ -65,7 +64,7 @@ class Table:
         return "\n".join([*lines, *map(formats.visible, self.notes)])
 
     def html(self) -> str:
-        """Draws a `<table>` with caption and column scopes; a long one scrolls."""
+        """Draws a `<table>` with caption and column scopes; more than 40 rows scroll."""
         types = list(self.types) or [""] * len(self.columns)
         aligned = [_RIGHT if right else _LEFT for right in self._numeric()]
         head = "".join(
@@ -89,7 +88,7 @@ class Table:
         return f"<div>{''.join(map(formats.mark, self.marks))}{table}{notes}</div>"
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Exports the shown texts as an Arrow stream, as for `polars.DataFrame(_)`."""
+        """Exports the shown texts as an Arrow stream, for example for `polars.DataFrame(table)`."""
         import pyarrow as pa
 
         names: list[str] = []
@@ -128,7 +127,7 @@ def collection_table(
             the epoch, and is in the order of the stage if it has one, as a `top` has. All other
             tables are in canonical order.
 
-    Cost: one read of `limit + 1` rows; the total is counted only when more rows are left.
+    Cost: one read of `limit + 1` rows. The rows are counted only if there are more than `limit`.
     """
     if session is not None and collection.name is not None:
         return cursor_table(collection.name, session.cursor(collection, at), limit)
@@ -143,7 +142,7 @@ def collection_table(
 
 
 def cursor_table(name: str, cursor: Cursor, limit: int) -> Table:
-    """Shows the first rows of a stage or input, with their epoch, in its own order."""
+    """Returns a table of the first rows of a stage or input, in its own order, with the epoch."""
     rows = cursor.page(cursor.order, 0, limit + 1)
     total = cursor.count() if len(rows) > limit else None
     title = f"{name} at epoch {cursor.epoch}{ordered_by(cursor.schema.names, cursor.order)}"
@@ -153,9 +152,12 @@ def cursor_table(name: str, cursor: Cursor, limit: int) -> Table:
 def changed_rows(
     collection: Collection, before: int | None, epoch: int, limit: int
 ) -> tuple[list[tuple[int, list[str | None]]], int, int]:
-    """Reads the first changes in (before, epoch], and the number of copies that came and went."""
+    """Reads the first changes in (before, epoch], and counts all inserted and removed rows.
+
+    Duplicates are included in the counts.
+    """
     table = collection.changes(after=before, upto=epoch)
-    diffs = table.column(-1).to_numpy()  # its name depends on the names of the columns
+    diffs = table.column(-1).to_numpy()  # the last column, whose name depends on the other columns
     added, removed = int(diffs[diffs > 0].sum()), -int(diffs[diffs < 0].sum())
     if 1 < table.num_rows <= _SORTED_ROWS_MAX:
         table = _sort_by_row(table)
@@ -168,7 +170,7 @@ def changed_rows(
 
 
 def _sort_by_row(table: pa.Table) -> pa.Table:
-    """Sorts changes so that similar rows are adjacent; nested columns do not count."""
+    """Sorts changes so that similar rows are adjacent; nested columns are ignored."""
     import pyarrow as pa
 
     names = [name for name in table.column_names if not pa.types.is_nested(table[name].type)]
@@ -189,7 +191,7 @@ def _first(
     total: int | None,
     stopped: Stopped | None,
 ) -> Table:
-    """Builds a table of the first rows; `rows` may have one more than are shown."""
+    """Builds a table of the first `limit` rows; `rows` has one more if there are further rows."""
     beyond = "" if total is None else f" of {formats.count(total, 'row')}"
     return Table(
         caption=title,
@@ -202,7 +204,7 @@ def _first(
 
 
 def collection_title(collection: Collection, *, at: Any = None) -> str:
-    """Names a collection as a caption does: `slow at epoch 7`."""
+    """Returns the name of a collection for a caption: `slow at epoch 7`."""
     name = collection.name
     if name is None:
         return "an unnamed collection: computed for this output, not stored"

@@ -15,14 +15,16 @@ from collections.abc import Callable
 REST_S = 0.2
 SHARE = 0.03
 IDLE = 0.125
-"""A process that used less of a processor since then was idle between cells, not starved."""
+"""A process that used less than this share of a processor was idle, and not starved."""
 
 
 class ThreadBudget:
-    """A share of one processor that throttles divide equally. Threads: any may call.
+    """A share of one processor that throttles divide equally.
+
+    Threads: any may call.
 
     Attributes:
-        sharing: the number of throttles.
+        sharing: the number of throttles that share the budget.
     """
 
     def __init__(self, share: float = SHARE) -> None:
@@ -41,17 +43,17 @@ class ThreadBudget:
             self.sharing -= 1
 
     def rest_s(self, spent_s: float) -> float:
-        """Returns the rest after some seconds of work that keeps a throttle within its part."""
+        """Returns the rest after `spent_s` of work that keeps a throttle within its share."""
         return max(REST_S, spent_s * self.sharing / self._share)
 
 
 class Throttle:
-    """Calls one function soon after a request, in a thread, never twice at once.
+    """Calls a function soon after a request, in a background thread; calls never overlap.
 
     Threads: any may request; a request costs some microseconds and never waits.
 
     Attributes:
-        budget: the time that it shares with others.
+        budget: the budget that it shares with other throttles.
         acted: the number of calls.
         spent_s: the processor seconds of all calls.
     """
@@ -76,10 +78,10 @@ class Throttle:
         return self._timer is not None or self._requested_again
 
     def ask(self, *, soon: bool = False) -> None:
-        """Requests a call; all requests until then share it.
+        """Requests a call; all requests before the call share it.
 
         Args:
-            soon: without a rest, because a user waits for it.
+            soon: calls without a rest, because a user waits for the result.
         """
         with self._lock:
             if self._closed or (self._timer is not None and not soon):
@@ -90,7 +92,7 @@ class Throttle:
                 self._start(0.0 if soon else self.budget.rest_s(self._last_s))
 
     def close(self) -> None:
-        """Ends all calls; a running one continues."""
+        """Prevents further calls; a running call continues."""
         with self._lock:
             if not self._closed:
                 self.budget.leave()
@@ -121,7 +123,7 @@ class Throttle:
                     self._start(self.budget.rest_s(self._last_s))
 
     def _run_when_due(self) -> None:
-        """Calls the function after its rest, unless the process had less processor time."""
+        """Calls the function after its rest, or extends the rest if the process was starved."""
         with self._lock:
             if self._timer is not None and (rest_s := self._additional_rest_s()) > 0:
                 self._start(rest_s)
@@ -129,7 +131,7 @@ class Throttle:
         self.run()
 
     def _additional_rest_s(self) -> float:
-        """Returns the additional rest, because other processes had the processor meanwhile."""
+        """Returns the additional rest if other processes used the processor during the rest."""
         rest_s = self.budget.rest_s(self._last_s)
         passed_s = time.monotonic() - self._ended_s
         used_s = time.process_time() - self._used_s

@@ -1,1 +1,1 @@
-"""Handles one cell: its transaction, its source, its display, its errors."""
+"""The handling of one cell: its transaction, its source, Spark code in it, and its errors."""

@@ -1,6 +1,6 @@
-"""Analyses the source of a cell: the names that it binds, its imports, a line that describes it.
+"""Analyses the source of a cell: the names that it binds, its imports, and a descriptive line.
 
-Pure: no code is run. A cell that is not valid Python binds no known names.
+Pure: no code is run. If a cell is not valid Python, its names are unknown.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _SECRET = re.compile(
     r"(?:auth[a-z]*|api|access|sas|pin|dsn|(?:[a-z0-9]+_)?keys?)(?![a-z])|apikey|://[^/\s]*@",
     re.IGNORECASE,
 )
-"""Matches the names of secrets, and lines that hold some."""
+"""Matches names that suggest a secret, and lines that may contain one."""
 
 _PLAIN = re.compile(r"\s*(#|%|!|import\s|from\s|$)")
-"""Matches the start of lines that do not describe a cell."""
+"""Matches lines that do not describe a cell: comments, magics, imports and empty lines."""
 
 
 class CellSource(NamedTuple):
-    """The facts that a cell's source shows.
+    """The facts that the source of a cell shows.
 
     Attributes:
-        text: the cell.
-        bound: names that it binds at its top level.
+        text: the source.
+        bound: the names that the cell binds at its top level.
         loops: the bound names that are only loop variables.
-        imports: the imported names, each with a statement that imports it again.
-        names: all names in its code.
-        repeatable: True if running it again inserts nothing twice, as far as its source shows.
+        imports: the names that only imports bind, each with a statement that imports it again.
+        names: all names in the code.
+        repeatable: True if the source calls no `insert`, or mentions `once`: running the cell
+            again inserts no row twice.
     """
 
     text: str
@@ -44,9 +45,10 @@ class CellSource(NamedTuple):
     repeatable: bool = True
 
     def line(self, names: Collection[str] = ()) -> str:
-        """Returns the line that describes the cell: one with a name, or the first with content.
+        """Returns the line that describes the cell, cut to 44 characters.
 
-        Empty if it may contain a secret, or one of the names does.
+        This is the first line that contains one of the `names`; without one, the first that is
+        not a comment, magic or import. Empty if the line or a name suggests a secret.
         """
         lines = [line for line in self.text.splitlines() if not _PLAIN.match(line)]
         if names:
@@ -58,15 +60,18 @@ class CellSource(NamedTuple):
         return line if len(line) <= LINE_MAX else line[: LINE_MAX - 1] + "…"
 
     def mentions(self, name: str) -> bool:
-        """Returns True if the cell contains a name, as a word."""
+        """Returns True if a name occurs in the cell as a word, and not as an attribute."""
         return re.search(rf"(?<![\w.]){re.escape(name)}\b", self.text) is not None
 
 
 class _Scoped(ast.NodeTransformer):
-    """Turns comprehensions into generators: their names are the cell's own since Python 3.12."""
+    """Replaces comprehensions by generators, so that their variables are not names of the cell.
+
+    Since Python 3.12, the symbol table of a module includes the variables of its comprehensions.
+    """
 
     def visit(self, node: ast.AST) -> Any:
-        """Returns the node without comprehensions."""
+        """Returns the node with generators in place of comprehensions."""
         self.generic_visit(node)
         match node:
             case ast.ListComp(elt=each) | ast.SetComp(elt=each):
@@ -77,7 +82,7 @@ class _Scoped(ast.NodeTransformer):
 
 
 def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
-    """Reads the source of a cell.
+    """Analyses the source of a cell.
 
     Args:
         transform: turns IPython's own syntax into Python.
@@ -97,14 +102,14 @@ def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
         each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()
     )
     walked, stored = _stored(tree)
-    again = walked | stored  # imported names that are rebound
+    again = walked | stored  # an import does not restore these names
     imports = {name: text for name, text in _imports(tree) if name not in again}
     names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     return CellSource(source, bound, frozenset(walked - stored), imports, names, repeatable)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yields each name that top-level statements import, with a statement for it alone."""
+    """Yields each name that a top-level statement imports, with an import of this name alone."""
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
@@ -119,7 +124,10 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _stored(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Returns the variables of top-level loops, and the names that are bound otherwise."""
+    """Returns the variables of top-level loops, and the names that are bound in other ways.
+
+    Imports are not included.
+    """
     walked: set[str] = set()
     stored: set[str] = set()
     todo: list[ast.AST] = list(tree.body)

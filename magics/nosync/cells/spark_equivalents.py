@@ -1,7 +1,7 @@
-"""Suggests the NoSync definition that does the same as Spark code in a cell.
+"""Suggests a NoSync definition that is equivalent to Spark code in a cell.
 
-PySpark's functions need a Spark session before NoSync sees their result, and `spark.sql(...)`
-returns a DataFrame of the current rows, which no later epoch changes.
+Two uses of Spark do not define a stage. A function of PySpark raises if no Spark session runs, and
+`spark.sql(...)` returns a DataFrame of the current rows, which later epochs do not change.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _WRAPPERS = ("wrapped", "wrapper", "get_active_spark_context")
 
 
 def without_spark(error: BaseException) -> NosyncError | None:
-    """Returns our error for a function of PySpark that needs a Spark session while none runs.
+    """Returns a NoSync error if a PySpark function failed because no Spark session runs; else None.
 
-    PySpark raises an `AssertionError` without a text.
+    For some functions PySpark raises only an `AssertionError` without a message.
     """
     frames = [frame for frame in trace_steps(error.__traceback__) if _module(frame) == "pyspark"]
     is_missing = "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error)
@@ -57,8 +57,8 @@ def frame_note(name: str, source: str, written: Callable[[str], str | None]) -> 
 
     Args:
         source: the body of the cell.
-        written: returns the Python expression for the input or stage of a name; None if there is
-            none.
+        written: returns the Python expression for the input or stage of a name; None for any
+            other name.
     """
     sql = _sql_of(name, source)
     definition = None if sql is None else _definition(sql, written)
@@ -70,7 +70,7 @@ def frame_note(name: str, source: str, written: Callable[[str], str | None]) -> 
 
 
 def _sql_of(name: str, source: str) -> str | None:
-    """Returns the text of the last `name = spark.sql("...")`."""
+    """Returns the query of the last `name = spark.sql("...")` in a source; None without one."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -101,7 +101,7 @@ _CLAUSES = (
 
 
 def _definition(sql: str, written: Callable[[str], str | None]) -> str | None:
-    """Returns the operators that equal a query of one table; None for any other query."""
+    """Translates a query of one table into operators; returns None for all other queries."""
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -122,13 +122,13 @@ def _definition(sql: str, written: Callable[[str], str | None]) -> str | None:
         return None
     for column in tree.find_all(exp.Column):
         if column.table and column.table.lower() not in (table.name.lower(), table.alias.lower()):
-            return None  # a field of a struct
+            return None  # the qualifier is a struct, not the table
         column.set("table", None)
     return _Operators(tree, start).text()
 
 
 class _Operators:
-    """Writes the operators of one query."""
+    """Builds the Python text of the operators that are equivalent to one query."""
 
     def __init__(self, tree: Any, start: str) -> None:
         self.tree = tree
@@ -164,7 +164,7 @@ class _Operators:
         if self.tree.args.get("having"):
             return False
         if any(not isinstance(e, exp.Alias | exp.Column | exp.Star) for e in listed):
-            return False  # has no name
+            return False  # an expression without a name
         if [type(each) for each in listed] != [exp.Star]:
             self.add("select", *map(_sql, listed))
         return True
@@ -213,7 +213,7 @@ def _sql(tree: Any) -> str:
 
 
 def frames_among(names: Sequence[str], values: dict[str, Any]) -> list[str]:
-    """Returns the names that hold DataFrames of Spark."""
+    """Returns the names, except private ones, that are bound to Spark DataFrames."""
     kinds = {name: type(values.get(name)) for name in names if not name.startswith("_")}
     return [
         name

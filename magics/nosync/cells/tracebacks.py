@@ -1,11 +1,11 @@
 """Shows errors briefly: what failed, the remedy, and the line of the cell as it was written.
 
-An error of NoSync is shown in a few lines. An error of the user's own code, or an interrupt, shows
-only the user's frames, without ours and those of the magic. `_render_traceback_` is bound to the
-error while it is displayed and removed afterwards, so `%tb` and `%config NoSync.short_errors =
-False` show every frame and errors stay picklable. A `StageError` also shows the line of the
-function that raised. A `%%dd` body with a syntax error shows the line and none of our frames, as
-IPython does for a cell.
+An error of NoSync is shown in a few lines. For an error of the user's own code, the frames of
+NoSync and of the magic are omitted. An interrupt of NoSync shows only the current line of the cell.
+`_render_traceback_` is bound to the error only while it is displayed. So errors stay picklable, and
+`%tb` and `%config NoSync.short_errors = False` show every frame. A `StageError` also shows the line
+of the function that raised. A syntax error in a `%%dd` body shows its line and no frame of NoSync,
+as IPython does for a cell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nosync.settings import Settings
 
 BODY = "_nosync_body"
-"""Marks a `SyntaxError` of the body of a cell, not of code that it ran."""
+"""The attribute that marks a `SyntaxError` in the body of a cell, not in code that it ran."""
 
 _OURS = ("nosync", "nosync_nb", "nosync_widgets")
 _SPARKS = ("py4j", "pyspark")
@@ -41,7 +41,7 @@ _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 class Place(NamedTuple):
-    """A line of the code of a cell."""
+    """A line of code: the name of its file or cell, and its number."""
 
     file: str
     line: int
@@ -64,7 +64,7 @@ class ShortErrors:
         self._installed = False
 
     def install(self) -> None:
-        """Installs the handler; does nothing if another extension has taken IPython's only slot."""
+        """Installs the handler, unless another extension uses IPython's only slot for one."""
         if self._installed or self._shell.custom_exceptions:
             return
         self._shell.set_custom_exc((Exception, KeyboardInterrupt), self._display)
@@ -77,7 +77,7 @@ class ShortErrors:
             self._installed = False
 
     def blame(self, error: BaseException, place: Place) -> None:
-        """Records the line of a cell that caused an error without a frame in it."""
+        """Records the line of a cell that caused an error, because no frame of the error has it."""
         self._blamed = error, place
 
     def display_error(self, error: BaseException) -> None:
@@ -137,7 +137,7 @@ class ShortErrors:
         return partial(_render_user_frames, shell, error, trace, tb_offset, hidden)
 
     def _hidden_name_hint(self, error: BaseException) -> str:
-        """Returns a hint if a value hides a collection of the same name; or ""."""
+        """Returns a hint if a value hides a collection of the same name; else an empty text."""
         if not isinstance(error, AttributeError) or error.obj is None:
             return ""
         values = self._shell.user_ns
@@ -153,9 +153,10 @@ def render(
     trace: TracebackType | None,
     place: Place | None = None,
 ) -> list[str]:
-    """Renders an error of ours: name and message, notes, the line of the cell, the user's cause.
+    """Renders a NoSync error: name and message, notes, the line of the cell, and the user's error.
 
-    Our message has a sentence of Spark's: in full it would be hundreds of frames of Java.
+    A cause from Spark is omitted: the message of the NoSync error quotes it, and the full error has
+    hundreds of Java frames.
     """
     lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {formats.visible(str(error))}"]
     lines += map(formats.visible, getattr(error, "__notes__", ()))
@@ -171,13 +172,16 @@ def render(
 def _render_misuse(
     shell: InteractiveShell, error: BaseException, trace: TracebackType | None, form: str
 ) -> list[str]:
-    """Renders the error of a call of our method with wrong arguments."""
+    """Renders the error of a call that passes wrong arguments to a method of NoSync."""
     where = list(_cell_lines(shell, trace))[-1:]
     return [f"{_RED}TypeError{_PLAIN}: {formats.visible(str(error))}", f"Hint: {form}", *where]
 
 
 def _signature_hint(shell: InteractiveShell, error: TypeError, trace: TracebackType | None) -> str:
-    """Returns the signature of our method that the user called with wrong arguments; or ""."""
+    """Returns signature and summary of a method of NoSync that was called with wrong arguments.
+
+    Returns an empty text for any other error.
+    """
     import nosync_nb
     from nosync_nb.frontend import Grouped
 
@@ -186,7 +190,7 @@ def _signature_hint(shell: InteractiveShell, error: TypeError, trace: TracebackT
     if call is None or any(map(_is_our_frame, steps[-1:])):
         return ""
     if not _is_our_module(getattr(shell.user_ns.get(call[1]), "__module__", "nosync_nb")):
-        return ""  # the user has a class of that name
+        return ""  # it is a class of the user
     public = (Grouped, *(getattr(nosync_nb, name) for name in nosync_nb.__all__))
     classes = {base for each in public if isinstance(each, type) for base in each.__mro__}
     kind = next((each for each in classes if each.__name__ == call[1]), None)
@@ -201,7 +205,7 @@ def _signature_hint(shell: InteractiveShell, error: TypeError, trace: TracebackT
 
 
 def _render_interrupt(shell: InteractiveShell, trace: TracebackType | None) -> list[str]:
-    """Renders an interrupt of our code, with the current line of the cell."""
+    """Renders an interrupt of NoSync's code, with the current line of the cell."""
     where = "".join(list(_cell_lines(shell, trace))[-1:])
     return [f"{_RED}KeyboardInterrupt{_PLAIN}{where}"]
 
@@ -213,7 +217,7 @@ def _render_user_frames(
     tb_offset: int | None,
     hint: str,
 ) -> list[str]:
-    """Renders an error as IPython does, with the frames of the user and of the code they called."""
+    """Renders an error as IPython does, but without NoSync's frames, and appends the hint."""
     user_trace = None
     for step in reversed(list(_user_frames(trace))):
         user_trace = TracebackType(user_trace, step.tb_frame, step.tb_lasti, step.tb_lineno)
@@ -224,7 +228,7 @@ def _render_user_frames(
 
 
 def _user_frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    """Yields all frames except ours, those of magics, and of libraries that we called."""
+    """Yields all frames except those of NoSync, of magics, and of libraries that NoSync called."""
     within = False
     for step in trace_steps(trace):
         if _is_our_frame(step):
@@ -247,7 +251,7 @@ def _is_our_frame(step: TracebackType) -> bool:
 
 
 def _is_wrapper(step: TracebackType) -> bool:
-    """Returns True if a frame's function takes any arguments, as a wrapper does."""
+    """Returns True if a frame's function accepts any arguments, as a wrapper does."""
     return step.tb_frame.f_code.co_flags & _WHATEVER == _WHATEVER
 
 
@@ -257,7 +261,7 @@ def _is_library(step: TracebackType) -> bool:
 
 
 def _is_magic(step: TracebackType) -> bool:
-    """Returns True if a frame is between a cell and a magic."""
+    """Returns True if a frame is hidden from tracebacks, or if its line is the call of a magic."""
     frame = step.tb_frame
     if "__tracebackhide__" in frame.f_locals and step.tb_next is not None:
         return frame.f_locals["__tracebackhide__"] is True
@@ -282,7 +286,7 @@ def _source(place: Place) -> str:
 
 
 def _as_written(source: str) -> str:
-    """Returns a line of a cell as it was before IPython turned its magic into a call."""
+    """Returns a line of a cell as the user wrote it, before IPython turned a magic into a call."""
     start = source.find(_MAGIC)
     if start < 0:
         return source

@@ -2,23 +2,22 @@
 
 Design
     1. `pre_run_cell` begins the session's transaction of the cell.
-    2. The cell's tree is changed so that its last expression passes through `end`, which commits
-       and returns the value: after it is evaluated, before it is displayed. So an error of the
-       commit is an error of the cell; an error in `post_run_cell` would vanish.
-    3. `post_run_cell` discards what a failed cell left, and commits changes that no `end`
-       committed. (The cell that loads the extension was parsed before: its value, if any, ends it
-       on its way to the display.)
-    Code that a cell runs (`%run`, `%%time`, `%timeit`) belongs to it: only the first tree after the
-    outermost `pre_run_cell` is changed.
+    2. The syntax tree of the cell is changed so that its last expression passes through `end`.
+       This function commits after the expression is evaluated and before its value is displayed.
+       So an error of the commit is an error of the cell; an error in `post_run_cell` would be lost.
+    3. `post_run_cell` discards the pending changes of a failed cell, and commits those that no
+       `end` committed. (The cell that loads the extension was parsed earlier, so it has no `end`:
+       it commits when its value, if any, is displayed.)
+    Code that a cell runs (`%run`, `%%time`, `%timeit`) belongs to the cell: only the first tree
+    after the outermost `pre_run_cell` is changed.
 
 Failure
     Rows that a thread, a timer or a widget inserts between two cells are pending outside any cell's
-    transaction, where the next one would hide them. So the next cell commits them first. If that
-    fails, the cell gets no transaction: its changes are added to those rows, so it can discard
-    them.
-    A stage exists once it is defined, and the log records that before the cell's rows are
-    committed. If the rows are refused, new stages are dropped again; an edited one stays, and a
-    message says so.
+    transaction, and the transaction of the next cell would hide them. So the next cell commits them
+    first. If that fails, the cell gets no transaction: its changes are added to those rows, so that
+    the cell can discard them.
+    The log records a stage when it is defined, before the rows of the cell are committed. If the
+    commit fails, new stages are dropped again. An edited stage stays edited, and a message says so.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ _END = "__nosync_end__"
 _LOADING = object()
 _CELLS_MAX = 256
 _EPOCHS_MAX = 64
-"""The most epochs of a cell that are compared."""
+"""A cell that committed more epochs than this is not checked for repeated rows."""
 
 
 class CellOwner(Protocol):
-    """The notebook that cells belong to: it has the session, and is notified of cells.
+    """The notebook of the cells: it has the session, and is notified when a cell begins or ends.
 
-    `opened` is the session, once there is one.
+    `opened` is the session; None before a log is opened.
     """
 
     shell: InteractiveShell
@@ -59,26 +58,29 @@ class CellOwner(Protocol):
     opened: Session | None
 
     def before_cell(self) -> None:
-        """Prepares for a cell that begins."""
+        """Prepares the notebook for a cell, before the transaction of the cell begins."""
 
     def after_cell(self, result: ExecutionResult | None) -> None:
-        """Follows up on a cell that has ended, after its commit or discard."""
+        """Updates the notebook after a cell, when its changes are committed or discarded."""
 
     def cancel_spark(self) -> None:
         """Cancels the Spark jobs of an interrupted cell."""
 
     def forget(self, *names: str) -> None:
-        """Removes stages that were dropped."""
+        """Removes the views and variables of stages that were dropped."""
 
     def say(self, text: str, html: str | None = None, *, progress: bool = False) -> None:
-        """Shows a text in the running cell."""
+        """Shows a text, or its HTML form, in the running cell; see `Notebook.say`."""
 
     def show_error(self, error: BaseException) -> None:
         """Shows an error that no cell raised."""
 
 
 class CellTransactions(ast.NodeTransformer):
-    """Follows the cells of one shell; `transaction` is the running cell's, if any."""
+    """Manages the transactions of the cells of one shell.
+
+    `transaction` is that of the running cell; None if it has none.
+    """
 
     def __init__(self, owner: CellOwner) -> None:
         self._owner = owner
@@ -98,16 +100,16 @@ class CellTransactions(ast.NodeTransformer):
         self.transaction: Transaction | None = None
 
     def register(self) -> None:
-        """Starts to follow the shell."""
+        """Registers the hooks for cells in the shell."""
         self._shell.events.register("pre_run_cell", self.before)
         self._shell.events.register("post_run_cell", self.after)
         self._shell.ast_transformers.append(self)
         setattr(builtins, _END, self.end)
 
     def await_value(self) -> None:
-        """Ends the running cell, which loads the extension, before its value is displayed.
+        """Makes the running cell, which loads the extension, commit before its value is displayed.
 
-        IPython restores the display hook when the cell ends.
+        The display hook is replaced for this; IPython restores it when the cell ends.
         """
         shown = sys.displayhook
 
@@ -119,15 +121,15 @@ class CellTransactions(ast.NodeTransformer):
             sys.displayhook = ended
 
     def unregister(self) -> None:
-        """Commits what the running cell has pending and leaves the shell as it was."""
+        """Commits all pending changes, and removes the hooks from the shell."""
         self._shell.events.unregister("pre_run_cell", self.before)
         self._shell.events.unregister("post_run_cell", self.after)
         if self in self._shell.ast_transformers:
             self._shell.ast_transformers.remove(self)
         self.commit_before_close()
         self._show_notices()
-        # The running cell still calls `end`, because %unload_ext is code of a cell. So it is
-        # removed when the cell ends.
+        # The running cell still calls `end`, because %unload_ext is code of a cell. So `end` is
+        # removed only when the cell ends.
         setattr(builtins, _END, _pass_on)
         self._shell.events.register("post_run_cell", self._forget_end)
 
@@ -152,7 +154,7 @@ class CellTransactions(ast.NodeTransformer):
 
     @property
     def hidden(self) -> bool:
-        """True if the front end runs the cell by itself, and does not show it."""
+        """True if the front end runs the cell on its own initiative, and does not show it."""
         return _is_hidden(self._request)
 
     @property
@@ -162,7 +164,7 @@ class CellTransactions(ast.NodeTransformer):
         return count - 1 if getattr(self._cell, "store_history", False) else count
 
     def before(self, info: ExecutionInfo) -> None:
-        """Handles `pre_run_cell`: a new cell, or code inside the running one."""
+        """Handles `pre_run_cell` of a new cell; ignores code that the running cell runs."""
         message = _message_id(self._shell)
         running = self._cell not in (None, _LOADING)
         if running and (message is None or message == self._message):
@@ -176,7 +178,7 @@ class CellTransactions(ast.NodeTransformer):
         self.begin()
 
     def begin(self) -> None:
-        """Begins the running cell's transaction, once a session is open."""
+        """Begins the transaction of the running cell, if a session is open and autocommit is on."""
         session = self._owner.opened
         if session is None or self.transaction is not None or self._cell is None:
             return
@@ -203,9 +205,9 @@ class CellTransactions(ast.NodeTransformer):
         return True
 
     def hear(self, notice: str) -> None:
-        """Shows a notice of the session in the running cell, else in the next one.
+        """Shows a notice of the session in the running cell; without one, in the next cell.
 
-        Notices of loads that are recorded already are shown at the cell's end.
+        Notices of loads that were committed before are summarised at the end of the cell.
         """
         if self._cell is None or _is_hidden(self._parent):
             self._unshown_notices.append(notice)
@@ -215,7 +217,7 @@ class CellTransactions(ast.NodeTransformer):
 
     @contextmanager
     def _as_output(self) -> Iterator[None]:
-        """Sends the output of this thread to the running cell, whichever cell has started it."""
+        """Sends the output of this thread to the running cell, even if another cell started it."""
         publisher: Any = self._shell.display_pub
         if not self._parent or not hasattr(publisher, "set_thread_parent"):
             yield
@@ -267,12 +269,12 @@ class CellTransactions(ast.NodeTransformer):
         return value
 
     def settle_first(self) -> None:
-        """Commits the changes of the cell that loads the extension: its tree has no `end`."""
+        """Commits the changes of the cell that loads the extension, which has no `end`."""
         if self._cell is _LOADING:
             self._commit()
 
     def commit_before_close(self) -> None:
-        """Commits the changes of the running cell and of others, before the session is closed."""
+        """Commits all pending changes before the session is closed, even from outside of cells."""
         __tracebackhide__ = True
         self._commit()
         session = self._owner.opened
@@ -280,7 +282,7 @@ class CellTransactions(ast.NodeTransformer):
             self._commit_between(session)
 
     def after(self, result: ExecutionResult | None) -> None:
-        """Handles `post_run_cell`: commits or discards what is left, and notifies the notebook."""
+        """Handles `post_run_cell`: commits or discards remaining changes, notifies the notebook."""
         if self._cell is not _LOADING and not self._is_running(result):
             return
         failure = _failure(result)
@@ -302,7 +304,10 @@ class CellTransactions(ast.NodeTransformer):
             self._cell = self._message = self.transaction = None
 
     def _is_running(self, result: ExecutionResult | None) -> bool:
-        """Distinguishes a nested result from the running cell's; an aborted cell has a new info."""
+        """Returns True for the result of the running cell, False for one of code inside it.
+
+        The texts are compared as well, because an aborted cell has a new `info`.
+        """
         if result is None or result.info is self._cell:
             return True
         texts = [getattr(each, "raw_cell", None) for each in (result.info, self._cell)]
@@ -326,7 +331,7 @@ class CellTransactions(ast.NodeTransformer):
         self.defined(())
 
     def _report_blocks(self, upto: int | None = None) -> None:
-        """Reports the epochs that the cell committed itself, in blocks or by `commit`."""
+        """Reports the epochs that the cell committed explicitly, in blocks or with `commit`."""
         done = self._unreported_epochs(upto)
         line = f"{done} committed" if done else ""
         if skipped := self._repeats.skipped(line):
@@ -338,7 +343,7 @@ class CellTransactions(ast.NodeTransformer):
             self._reported = max(session.now if upto is None else upto, self._reported)
 
     def _report_repeats(self, session: Session) -> None:
-        """Reports that the cell has inserted the same rows as before."""
+        """Shows a message if the cell has inserted the same rows as in its previous run."""
         if session.mode == "r" or session.closed:
             return
         message = self._repeats.committed(session, self.source, self._start)
@@ -346,7 +351,7 @@ class CellTransactions(ast.NodeTransformer):
             self._owner.say(message)
 
     def _report_without_rows(self, session: Session) -> None:
-        """Reports the inputs that an earlier cell made from data, if they still have no rows."""
+        """Reports inputs that the previous cell declared from data and that still have no rows."""
         declared, self._declared = self._declared, session.declared_from_data()
         for name in declared:
             collection = session.inputs.get(name)
@@ -357,7 +362,7 @@ class CellTransactions(ast.NodeTransformer):
                 )
 
     def _unreported_epochs(self, upto: int | None = None) -> str:
-        """Returns the epochs of the cell that were not reported yet; none for a reader."""
+        """Describes the epochs of the cell that were not reported yet; empty without any."""
         session = self._owner.opened
         if session is None or session.mode == "r":
             return ""
@@ -420,7 +425,7 @@ def _failure(result: ExecutionResult | None) -> BaseException | None:
 
 
 def _is_hidden(request: Mapping[str, Any]) -> bool:
-    """Returns True if a front end runs the code of a request by itself, and does not show it."""
+    """Returns True if a front end runs code on its own initiative, and does not show it."""
     return (request.get("content") or {}).get("store_history") is False
 
 
@@ -445,7 +450,7 @@ def pending_rows(holder: Session | Transaction) -> str:
 
 
 def commit_sizes(pending: Mapping[str, PendingInputChanges]) -> dict[str, tuple[int, int, int]]:
-    """Returns the pending rows, calls and removed rows, by input."""
+    """Returns the numbers of pending rows, of calls, and of removed rows, by input."""
     return {name: (item.rows, item.calls, item.removed) for name, item in pending.items()}
 
 
@@ -459,7 +464,7 @@ def _change_text(rows: int, removed: int) -> str:
 
 
 def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
-    """Returns one line per commit, with advice when many inserts became one epoch."""
+    """Returns the message of a commit, with advice if several calls became one epoch."""
     parts = [
         f"{name} {_change_text(rows, removed)}" for name, (rows, _, removed) in pending.items()
     ]
@@ -475,11 +480,11 @@ def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
 
 
 class UnchangedNotice:
-    """Detects repeated work of the cells of one notebook.
+    """Detects cells of one notebook that are run again with the same rows.
 
-    A cell that is run again submits loads whose keys are recorded already. These are counted,
-    because one line for each would hide the line that matters. Inserts without a key are taken
-    twice, as the cell says; a notice points that out if it was the same cell with the same rows.
+    Loads whose keys are already recorded are skipped. They are only counted, because one line for
+    each would hide more important messages. Inserts without a key are applied again. A message
+    points that out if the same cell has inserted the same rows before.
 
     Threads: any may call while a cell runs.
     """
@@ -489,7 +494,7 @@ class UnchangedNotice:
         self._commits: dict[bytes, tuple[str, range]] = {}
 
     def hear(self, notice: str) -> bool:
-        """Keeps the notice of a load that is recorded already until the cell ends."""
+        """Stores the notice of a skipped load until the cell ends; returns False for any other."""
         from nosync_nb.frontend import is_skipped_load
 
         if is_skipped_load(notice):
@@ -498,7 +503,11 @@ class UnchangedNotice:
         return False
 
     def skipped(self, done: str = "") -> str:
-        """Returns a message on the skipped loads, before the epochs that were `done`."""
+        """Returns a message about the skipped loads, and clears them.
+
+        Args:
+            done: the description of the epochs that the cell committed, for the message.
+        """
         notices, self._skipped = self._skipped, []
         if not notices:
             return ""
@@ -510,7 +519,7 @@ class UnchangedNotice:
     def committed(self, session: Session, source: str, start: int) -> str:
         """Records the commits of a cell after epoch `start`; returns a message about repeated rows.
 
-        Cost: nothing, except for a repeated cell: the rows of the epochs that it made.
+        Cost: a hash of the source. If the cell was run before, reads the rows of its epochs.
         """
         epochs = range(start + 1, session.now + 1)
         if not 0 < len(epochs) <= _EPOCHS_MAX or not source.strip():

@@ -1,7 +1,7 @@
 """Implements the line form of `%dd`: the name, the arguments and the action of each subcommand.
 
-This module defines the form of a subcommand, and the types of its arguments. `dispatch` reads a
-line and runs it; the other modules have the subcommands as rows of a table.
+This module defines the class of subcommands, and the types of their arguments. `dispatch` parses a
+line and runs it. Each of the other modules defines some subcommands in a table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Argument = tuple[Sequence[str], dict[str, Any]]
 
 
 class Subcommand(NamedTuple):
-    """A row of the list: name, summary, function, arguments as argparse takes them."""
+    """A subcommand: name, summary, function, and its arguments for `add_argument`."""
 
     name: str
     summary: str
@@ -55,10 +55,12 @@ def limit(text: str) -> int:
 
 
 def epoch_of(session: Session, at: int | str) -> int:
-    """Returns the epoch of a `moment`, as the API's `at` does; a datetime is written in ISO form.
+    """Returns the epoch that a `moment` names, by the rules of `at` in the API.
+
+    A text that is not a label is parsed as a datetime in ISO form.
 
     Raises:
-        TimeError: if no epoch matches; its hint lists the existing ones.
+        TimeError: if no epoch matches; the hint lists the existing epochs.
     """
     from nosync_nb.errors import TimeError
 
@@ -72,7 +74,7 @@ def epoch_of(session: Session, at: int | str) -> int:
 
 
 def _datetime(text: int | str) -> datetime | None:
-    """Parses a datetime in ISO form, local if it names no zone; None for other texts."""
+    """Parses a datetime in ISO form, in local time if it has no zone; None for other texts."""
     try:
         return datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Subcommands of `%dd` that fork the notebook's session: branch, switch, rewind, follow."""
+"""Subcommands of `%dd` for branches and rewinds: branch, switch, rewind, follow."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ def _branch(notebook: Notebook, arguments: Namespace) -> Table | None:
 
 
 def fork(notebook: Notebook, given: str, at: int | None, *, then: bool = False) -> str:
-    """Forks a branch at an epoch, None: the current one; returns a message.
+    """Forks a branch, and returns a message.
 
     Args:
-        then: with the definitions of that epoch.
+        given: the name of the branch.
+        at: the epoch of the fork; None means the last one.
+        then: True to use the definitions of that epoch instead of the current ones.
     """
     __tracebackhide__ = True
     from nosync_nb.frontend import check_name
@@ -92,14 +94,14 @@ def _list_branches(notebook: Notebook) -> Table | None:
 
 
 def _replica_warning(session: Session) -> str:
-    """Returns a warning that a new branch is not at the replicas yet, if its log has some."""
+    """Returns a warning that a new branch is not replicated yet; empty without replicas."""
     return "; until then it is on this disk only" if session.replicas.urls else ""
 
 
 def _walk_branches(
     branches: Mapping[str, BranchInfo], above: str
 ) -> Iterator[tuple[str, BranchInfo]]:
-    """Yields branches and the branches below them, by their names in a notebook of the log."""
+    """Yields branches and, recursively, their own branches, with full names such as `A/B`."""
     from nosync_nb.log_folders import LogFolder
 
     for each in branches.values():
@@ -115,7 +117,7 @@ def _full_name(notebook: Notebook, name: str) -> str:
 
 
 def _split_parent(name: str) -> tuple[str | None, str]:
-    """Returns the parent branch of a branch, None for the log itself; and its own name there."""
+    """Splits a full name into parent branch and name; the parent is None for the log itself."""
     above, _, own = name.rpartition("/")
     return above or None, own
 
@@ -151,7 +153,7 @@ def _rewind(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def rewind(notebook: Notebook, epoch: int) -> str:
-    """Rewinds to an epoch; returns a message."""
+    """Rewinds the session to an epoch, and returns a message."""
     __tracebackhide__ = True
     session = notebook.session()
     outcome = session.rewind(to=epoch)
@@ -167,7 +169,7 @@ def rewind(notebook: Notebook, epoch: int) -> str:
 
 
 class NotebookForks:
-    """The actions of a slider's buttons: the same as the commands of their names."""
+    """The actions of a slider's buttons; `rewind` and `branch` do the same as the commands."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook

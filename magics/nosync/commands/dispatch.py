@@ -1,6 +1,6 @@
-"""Runs the line form of `%dd`: parses subcommands and options, and prints their help.
+"""Runs the line form of `%dd`: parses subcommands and options, and shows their help.
 
-Each subcommand is a row of `COMMANDS`: its summary, its arguments, its function.
+`COMMANDS` has all subcommands by name.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def run(notebook: Notebook, line: str) -> object:
     """Runs one line and returns the value that the cell should show.
 
     Raises:
-        UsageError: unknown subcommand or bad arguments.
+        UsageError: if the subcommand is unknown, or its arguments are invalid.
     """
     __tracebackhide__ = True
     try:
         return _run(notebook, line)
-    # IPython prints the text unescaped, and it contains names of the log
+    # escaped here, because IPython does not escape the text, and names of the log may be in it
     except UsageError as error:
         raise UsageError(formats.visible(str(error))) from None
 
@@ -78,7 +78,7 @@ def options_of(name: str) -> list[str]:
 
 
 def _split(line: str) -> list[str]:
-    """Splits a line as a shell does; words in quotes become `Quoted`."""
+    """Splits a line into words as a shell does; words in quotes become `Quoted`."""
     text = io.StringIO(line)
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace_split = True
@@ -130,7 +130,7 @@ def _help(_notebook: Notebook, arguments: argparse.Namespace) -> _Text:
 
 
 class _Text:
-    """A text that displays as itself."""
+    """A text that is displayed without quotes."""
 
     def __init__(self, text: str) -> None:
         self._text = text

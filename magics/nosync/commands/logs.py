@@ -62,7 +62,8 @@ def _notebook_of(log: Path, *, lives: bool) -> str:
     """Describes the notebook of a log, if it is known.
 
     Args:
-        lives: a process has the log open. Then its notebook was renamed, not deleted.
+        lives: True if a process has the log open. Then a notebook that is not found was renamed,
+            not deleted.
     """
     record = read_record(log)
     if record is None or not record.notebook:
@@ -97,7 +98,7 @@ def _open(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def _branch(notebook: Notebook, path: str, name: str) -> str:
-    """Returns the folder of a branch of the log at a path; forks a new one at the last epoch."""
+    """Returns the folder of a branch of the log at a path; forks a missing branch first."""
     __tracebackhide__ = True
     import nosync_nb
     from nosync_nb.frontend import check_name
@@ -174,4 +175,4 @@ COMMANDS = (
 )
 
 VERIFY = Subcommand("verify", "read every byte of the log, and list damaged files", _verify)
-"""Not in `COMMANDS`, because it is the last in the list of all subcommands."""
+"""Not in `COMMANDS`, because `dispatch` lists it near the end of all subcommands."""

@@ -52,7 +52,7 @@ def _copy(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def drop(notebook: Notebook, names: Sequence[str], *, cascade: bool) -> str:
-    """Drops stages and their variables; returns a message."""
+    """Drops stages with their views and variables, and returns a message."""
     __tracebackhide__ = True
     session = notebook.session()
     before = {*session.inputs, *session.stages}
@@ -63,7 +63,7 @@ def drop(notebook: Notebook, names: Sequence[str], *, cascade: bool) -> str:
 
 
 def rename(notebook: Notebook, old: str, new: str) -> str:
-    """Renames a stage and its variable; returns a message."""
+    """Renames a stage and its variable, and returns a message."""
     __tracebackhide__ = True
     session = notebook.session()
     session.rename(old, new)
@@ -112,7 +112,7 @@ def _retain(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def _retention_text(session: Session) -> str:
-    """Describes the retained history."""
+    """Describes the retained history, the pins and the budget."""
     retained, pins = session.retain, len(session.pins)
     pinned = f"; {formats.count(pins, 'epoch')} pinned" if pins else ""
     if session.budget is not None:

@@ -1,4 +1,4 @@
-"""The subcommand `%dd replicas`: lists the copies of the log with their state, and changes them."""
+"""The subcommand `%dd replicas`: lists the replicas with their state, and adds or removes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _replicas(notebook: Notebook, arguments: Namespace) -> Table | None:
 
 
 def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
-    """Adds or removes a replica, or changes the quorum."""
+    """Adds or removes replicas, or changes the quorum."""
     __tracebackhide__ = True
     replicas = session.replicas
     before = replicas.urls
@@ -63,7 +63,11 @@ def _change(notebook: Notebook, session: Session, arguments: Namespace) -> None:
 
 
 def _warn_larger_quorum(notebook: Notebook, least: int, replicas: Replicas) -> None:
-    """Warns if more replicas than before, `least`, must answer to read every safe epoch."""
+    """Warns if more replicas than before must answer to recover every safe epoch.
+
+    Args:
+        least: the number of replicas that had to answer before the change.
+    """
     count, needed = len(replicas), replicas.read_quorum
     if count and needed > least:
         keeping = count - least + 1
@@ -109,7 +113,7 @@ def _table(notebook: Notebook, session: Session) -> Table | None:
 
 
 def _unshipped(copy: ReplicaStatus) -> str:
-    """Returns the bytes still to be shipped; empty while they are unknown."""
+    """Returns the amount of data still to be shipped; empty while it is unknown."""
     return "" if copy.behind and not copy.behind_bytes else formats.size(copy.behind_bytes)
 
 

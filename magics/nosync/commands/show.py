@@ -15,7 +15,7 @@ from nosync_widgets.comparison import comparison_table
 from nosync_widgets.tables import WIDEST, Table, changed_rows, collection_table
 
 MAIN = "main"
-"""The name of the main log in the names of branches."""
+"""The name of the main log in the arguments of `%dd compare`: `main/delays`."""
 
 if TYPE_CHECKING:
     from nosync.notebook import Notebook
@@ -62,7 +62,7 @@ def _status(notebook: Notebook, _arguments: Namespace) -> Table:
 
 
 def _watched(session: Session) -> tuple[list[str], list[str]]:
-    """Returns the watched folders, and the files that were refused."""
+    """Returns notes on the watched folders, and warnings about refused files."""
     watches = session.info.watches
     return [str(each) for each in watches], [
         text for each in watches for text in each.refusal_texts
@@ -70,7 +70,7 @@ def _watched(session: Session) -> tuple[list[str], list[str]]:
 
 
 def _repairs(session: Session) -> list[str]:
-    """Returns the commands that repair inputs with counts below 0, which cannot be read."""
+    """Returns a note for each input that has a negative count, with the command that repairs it."""
     from nosync_nb.errors import NegativeMultiplicityError
 
     notes = []
@@ -79,13 +79,13 @@ def _repairs(session: Session) -> list[str]:
             len(session[name])
         except NegativeMultiplicityError as error:
             notes.append(f"input {name} cannot be read; repair it: {error.hint}")
-        except Exception:  # reported in its row
+        except Exception:  # the row of the input reports it
             continue
     return notes
 
 
 def _missing_data(session: Session) -> list[str]:
-    """Reports data of the log that may be lost, and data that is not on this disk yet."""
+    """Returns notes on data that may be lost, and on data that is not on this disk yet."""
     doubt, remaining = session.recovery.doubt, session.info.missing_files
     notes = [f"may be lost: {doubt}"] if doubt else []
     if remaining.files:
@@ -116,7 +116,7 @@ def _disk_usage_text(session: Session) -> str:
 
 
 def _failures(session: Session) -> str:
-    """Describes the current cost of each class of failure."""
+    """Describes the epochs that each class of failure would lose now."""
     none = "" if session.replicas.urls else " (no replicas)"
     return (
         f"if the kernel dies: {_cost_text(session, 'kernel')} lost;"
@@ -126,7 +126,7 @@ def _failures(session: Session) -> str:
 
 
 def _cost_text(session: Session, failure: FailureName) -> str:
-    """Returns the epochs that all stages would lose."""
+    """Describes the epochs that a failure would lose now."""
     left = session.recovery_frontier(failure)
     lost = session.now - left
     if lost <= 0:
@@ -137,7 +137,7 @@ def _cost_text(session: Session, failure: FailureName) -> str:
 
 
 def _scrub_text(session: Session) -> list[str]:
-    """Describes what the keeper has scrubbed and repaired."""
+    """Describes the files that the keeper has scrubbed and repaired; empty without any."""
     scrubbed = session.replicas.scrubbed
     if not scrubbed.files:
         return []
@@ -149,7 +149,10 @@ def _scrub_text(session: Session) -> list[str]:
 
 
 def rows_now(session: Session, name: str) -> tuple[int | None, str]:
-    """Returns the row count of a collection, and "live" or the reason why it is not."""
+    """Returns the row count of a collection, and "live" or the reason why it is not live.
+
+    The count is None if the collection cannot be read.
+    """
     try:
         cursor = session.cursor(name)
         count = len(session[name]) if cursor.stopped is None else cursor.count()
@@ -243,7 +246,7 @@ def _limit(notebook: Notebook, arguments: Namespace) -> int:
 
 
 def epoch_asked(notebook: Notebook, at: int | str | None) -> int | None:
-    """Returns the epoch of an argument, None if it was omitted."""
+    """Returns the epoch that an argument names; None if the argument was omitted."""
     return None if at is None else epoch_of(notebook.session(), at)
 
 
@@ -265,7 +268,7 @@ AT = (["--at"], {"type": moment, "help": MOMENT})
 
 
 def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
-    """Shows whose key signed the log, and what its cells would define; nothing is run."""
+    """Returns a table of the definitions and of the keys that signed them; runs no function."""
     report = notebook.session().info.trust()
     rows = [[s.name, s.whose, s.held or "runs", s.text] for s in report.stages]
     return Table(

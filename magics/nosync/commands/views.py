@@ -1,7 +1,7 @@
 """Subcommands of `%dd` that open views, which follow the session: travel, layers, graph, panel.
 
 A view is displayed below a table of the same content, because a saved notebook that is opened
-without its kernel shows only the table. Without a front end for views only the table is shown.
+without its kernel shows only the table. If the front end shows no views, only the table is shown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _travel(notebook: Notebook, arguments: Namespace) -> None:
 
 
 def display_view(notebook: Notebook, view: Any, title: str) -> None:
-    """Shows a view, and above it its content for a saved notebook."""
+    """Displays a view, and above it a static copy of its content for a saved notebook."""
     from IPython.display import display
 
     text, html = view.static()
@@ -52,7 +52,7 @@ def display_view(notebook: Notebook, view: Any, title: str) -> None:
 
 
 def has_widgets(notebook: Notebook) -> bool:
-    """Returns True if a front end may show widgets."""
+    """Returns True if the shell runs in a kernel, whose front end may show widgets."""
     return hasattr(notebook.shell, "kernel")
 
 
@@ -86,14 +86,14 @@ def _graph(notebook: Notebook, _arguments: Namespace) -> GraphPicture | None:
 
 
 def _node_detail(session: Session, name: str) -> str:
-    """Returns the second line of a node: its rows or that it is unreadable, and if it is stale."""
+    """Returns the second line of a node: its row count, or that it is unreadable or stale."""
     count, _ = rows_now(session, name)
     rows = "cannot be read" if count is None else formats.count(count, "row")
     return f"stale, {rows}" if name in session.stale else rows
 
 
 class PanelActions:
-    """The actions of the panel's buttons: the same as the commands of their names."""
+    """The actions of the panel's buttons; all but `rows` do the same as the commands."""
 
     def __init__(self, notebook: Notebook) -> None:
         self._notebook = notebook
@@ -107,13 +107,13 @@ class PanelActions:
         return mutations.rename(self._notebook, old, new)
 
     def rows(self, name: str) -> GridView:
-        """Returns the grid of a stage, which cells may show, too."""
+        """Returns the grid of a stage; a cell may show the same grid."""
         notebook = self._notebook
         limit = notebook.settings.limit
         return notebook.views.grid(notebook.session(), name, limit, notebook.branch)
 
     def travel(self, name: str) -> TravelView:
-        """Returns the time slider of a stage, which cells may have open, too."""
+        """Returns the time slider of a stage; a cell may show the same slider."""
         notebook = self._notebook
         return notebook.views.travel(
             notebook.session(), name, None, notebook.branch, NotebookForks(notebook)

@@ -1,1 +1,1 @@
-"""Finds the log of the notebook, and the facts that the log records about it."""
+"""Finds the log of a notebook, and records facts of the notebook beside the log."""

@@ -1,7 +1,7 @@
 """Binds the notebook of one shell to its log, and records facts of the notebook beside the log.
 
-The record is written when the log is opened and when a new cell runs: never in the path of a
-commit, and never for a reader.
+The record is written when the log is opened, and when a cell runs for the first time. It is never
+written during a commit, nor by a notebook that only reads the log.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Binding:
-    """Finds the notebook's log, and records the facts of the notebook in it."""
+    """Finds the notebook's log, and records the facts of the notebook beside it."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
@@ -62,7 +62,7 @@ class Binding:
     def find_log(self) -> LogPlace | None:
         """Returns the notebook's log, or the place of a new one; None if the notebook is unknown.
 
-        Cost: parses the notebook's file and reads the records of the logs beside it, some KiB each.
+        Cost: parses the notebook's file, and reads the records of the known logs, a few KiB each.
         """
         here = self._collect_facts()
         if here.chosen is None and here.natural is None:
@@ -75,10 +75,10 @@ class Binding:
         return LogPlace(verdict.log, source)
 
     def rename(self, place: LogPlace) -> LogPlace:
-        """Renames the folder of the notebook's log after the notebook, if that is due and possible.
+        """Renames the folder of the notebook's log after a rename of the notebook, if possible.
 
-        Returns the place of the log. Nothing is renamed while a process has the log open, or one of
-        its branches.
+        Returns the place of the log. Nothing is renamed while a process has the log or one of its
+        branches open.
 
         Failure: 1. The kernel dies between two of these steps. 2. The signature of a memo, the list
         of logs and the registry of replicas name the folder by a wrong path. Hence memos and list
@@ -103,7 +103,10 @@ class Binding:
         return replace(place, path=due[1])
 
     def news(self) -> str:
-        """Returns a message on a log that nearly was the notebook's, once in a kernel, or ""."""
+        """Returns a message about a related log, or about a rename of the log; else empty.
+
+        A message that was just returned is not repeated.
+        """
         news, self._news = self._news, ""
         if news == self._last_news:
             return ""
@@ -111,10 +114,10 @@ class Binding:
         return news
 
     def adopt(self, place: LogPlace) -> bool:
-        """Records beside a log, which is open for writing, that it is this notebook's from now on.
+        """Records beside a log that it is this notebook's. The log must be open for writing.
 
         Returns:
-            True if it was before.
+            True if the log was this notebook's before, or if it is temporary.
         """
         self._news = ""
         if place.temporary:
@@ -144,10 +147,13 @@ class Binding:
         return is_own
 
     def ran(self, *, write: bool = False) -> None:
-        """Records the running or last cell, if it is new to the log; or `write` in any case.
+        """Adds the running or last cell to the record, if it is not recorded yet.
 
-        A kernel is not notified when its notebook is renamed, so the current path is looked up
-        here.
+        The current path of the notebook is recorded as well. It is looked up, because a kernel is
+        not notified when its notebook is renamed.
+
+        Args:
+            write: True to write the record even if it has not changed.
         """
         if self._record is None:
             return
@@ -182,7 +188,7 @@ class Binding:
         )
 
     def _running_cell(self) -> str:
-        """The id of the cell that runs; see `NotebookFile.cell`."""
+        """Returns the identity of the running cell; see `NotebookFile.cell`."""
         request: dict[str, Any] = getattr(self._shell, "get_parent", dict)() or {}
         cell_id = (request.get("metadata") or {}).get("cellId")
         source = (request.get("content") or {}).get("code")
@@ -202,19 +208,22 @@ class Binding:
 
 
 def _owner_before(known: LogRecord) -> tuple[str, FileId] | None:
-    """Returns the notebook that had a log until now, if its file still exists."""
+    """Returns path and file of the notebook that had a log until now, if the file still exists.
+
+    If it does not, returns the owner before that notebook.
+    """
     path = find_notebook(known)
     return (path, known.file) if path and known.file is not None else known.previous
 
 
 def _list_moved(old: Path, new: Path) -> None:
-    """Adds the new paths of a log, and of the branches in its folder, to the list of logs."""
+    """Registers the new paths of a renamed log and of the branches in its folder."""
     paths = [path for path in map(Path, registered_logs()) if path.is_relative_to(old)]
     register_log(*(new / path.relative_to(old) for path in paths))
 
 
 def _update_registries(old: Path, new: Path) -> None:
-    """Updates this user's files after the folder of a log was renamed."""
+    """Updates the user's lists of logs and of replicas after the folder of a log was renamed."""
     from nosync_nb.errors import NosyncError
     from nosync_nb.log_folders import LogFolder
 
@@ -224,14 +233,14 @@ def _update_registries(old: Path, new: Path) -> None:
 
 
 def _quoted_path(path: Path) -> str:
-    """Quotes a path for `%dd open`."""
+    """Returns a path as an argument of `%dd open`: in quotes if it has a space."""
     text = str(shown_path(path))
     return f"'{text}'" if " " in text else text
 
 
 @contextmanager
 def log_owner_notebook(place: LogPlace) -> Iterator[None]:
-    """Opens a log in the block; if another kernel has it, the error names the notebook."""
+    """Names the notebook of a log in the error if another process has the log open."""
     __tracebackhide__ = True
     import nosync_nb
 

@@ -24,7 +24,7 @@ RECORD = "identity.json"
 
 @dataclass(frozen=True)
 class LogPlace:
-    """A folder for the log, and the reason for it."""
+    """The folder of a log; `source` names the origin of the choice, such as `%dd open`."""
 
     path: Path
     source: str
@@ -32,7 +32,7 @@ class LogPlace:
 
     @property
     def has_log(self) -> bool:
-        """True if there is something to recover; nothing is opened."""
+        """True if the folder contains files of a log; nothing is opened."""
         try:
             names = [item.name for item in self.path.iterdir()]
         except OSError:
@@ -41,7 +41,11 @@ class LogPlace:
 
 
 def chosen_place(environ: Mapping[str, str], folder: Path) -> Path | None:
-    """Returns the log that NOSYNC_SESSION names, relative to the working folder; else None."""
+    """Returns the log that NOSYNC_SESSION names; None if the variable is not set.
+
+    Args:
+        folder: the working folder, for relative paths.
+    """
     setting = environ.get("NOSYNC_SESSION")
     return (folder / Path(setting).expanduser()).resolve() if setting else None
 
@@ -64,7 +68,10 @@ def notebook_path(
 
 
 def file_of(notebook: Path) -> tuple[int, int] | None:
-    """Returns device and number of a notebook's file without loading the engine, or None."""
+    """Returns device and inode number of a notebook's file; None if it cannot be read.
+
+    Unlike `notebook_facts.file_id`, this function does not load the engine.
+    """
     with suppress(OSError):
         status = notebook.stat()
         return status.st_dev, status.st_ino
@@ -72,19 +79,22 @@ def file_of(notebook: Path) -> tuple[int, int] | None:
 
 
 def default_place(notebook: Path) -> Path:
-    """Returns the default folder of the log of a notebook; another log may be there."""
+    """Returns the default folder of a notebook's log; it may contain another notebook's log."""
     return notebook.parent / ".nosync" / notebook.stem
 
 
 def shown_path(path: Path) -> Path:
-    """Returns a path for display, relative to the working folder if it is below."""
+    """Returns a path for display: relative if it is below the working folder."""
     with suppress(ValueError):
         return path.relative_to(Path.cwd())
     return path
 
 
 def _notebook_path(value: Any, folder: Path) -> Path | None:
-    """Reads a notebook's path; consoles and incomplete names give None."""
+    """Returns the path of a notebook that a front end has named.
+
+    Returns None for a console, and for a name without an existing folder.
+    """
     if not isinstance(value, str):
         return None
     path = folder / _VSCODE.sub("", value)
@@ -94,7 +104,7 @@ def _notebook_path(value: Any, folder: Path) -> Path | None:
 
 
 def temporary_place() -> LogPlace:
-    """Creates a place that is not tied to the notebook."""
+    """Creates a temporary folder for the log of an unknown notebook."""
     from nosync_nb.log_folders import Files
 
     path = Files().temporary_folder("nosync-")
@@ -102,7 +112,7 @@ def temporary_place() -> LogPlace:
 
 
 def current_log_folder(place: LogPlace) -> Path:
-    """Returns the folder that cells use: the log at a place, or its branch in use."""
+    """Returns the folder that cells use: that of a log, or of the branch that is in use."""
     from nosync_nb.log_folders import LogFolder
 
     log = LogFolder(place.path)
@@ -111,9 +121,9 @@ def current_log_folder(place: LogPlace) -> Path:
 
 
 def main_of(log: Path) -> tuple[Path, str | None]:
-    """Returns the main log that contains the log in a folder, and that log's name as a branch.
+    """Returns the main log of the log in a folder, and the name of the log as a branch.
 
-    The name is `A/B` for branch B of branch A, and None for a log that is no branch of another.
+    The name is `A/B` for branch B of branch A. It is None if the log is itself a main log.
     """
     from nosync_nb.log_folders import BRANCHES
 
@@ -125,14 +135,15 @@ def main_of(log: Path) -> tuple[Path, str | None]:
 
 
 def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
-    """Creates the folder above the log and admits both; `.nosync` keeps itself out of git.
+    """Checks the folder of a log and its parent folder; creates the parent if `write`.
 
     Files beside the log are written only after this, because the folder may have come with an
-    untrusted repository that contains links. Returns True if there is a log.
+    untrusted repository that contains links. A folder `.nosync` gets a file that excludes it from
+    git. Returns True if the folder has a log.
 
     Raises:
         TrustError: a folder is a link, belongs to another user, or others can write it.
-        DurabilityError: a folder cannot be made; its hint names another place for the log.
+        DurabilityError: a folder cannot be created; a hint suggests another folder.
     """
     from nosync_nb.errors import DurabilityError
     from nosync_nb.log_folders import Files, LogFolder, admit_folder
@@ -158,7 +169,7 @@ def prepare_folder(place: LogPlace, *, write: bool = True) -> bool:
 
 
 def is_log_lost(place: LogPlace) -> str:
-    """Returns a message if the log at a place is gone and has replicas; else empty."""
+    """Returns a message if a log is missing but has replicas; else an empty text."""
     from nosync_nb.log_folders import LogFolder
 
     if place.has_log or LogFolder(place.path).replicas is None:

@@ -1,6 +1,6 @@
 """Looks up the log of a notebook, or of a folder that was renamed, for `nosync.open`.
 
-Opening a log this way does not bind it to another notebook: nothing is written beside it.
+Opening a log this way does not bind it to another notebook: no record is written beside it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ if TYPE_CHECKING:
 
 @wraps(nosync_nb.open)
 def open(path: str | os.PathLike[str], **options: Any) -> Session:
-    """See `nosync_nb.open`; takes a notebook or the former path of a folder as well."""
+    """Opens a log by its path, its notebook or a former path; see `nosync_nb.open`."""
     __tracebackhide__ = True
     return nosync_nb.open(folder_of(path), **options)
 
 
 def folder_of(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Returns the folder that a path names: that of a notebook's log, or a renamed one.
+    """Returns the folder of the log that a path names.
+
+    The path may be a notebook, or the former path of a renamed folder; else it is returned as is.
 
     Raises:
-        DurabilityError: the path is a notebook without a known log.
+        DurabilityError: the path is a notebook, and its log is not known.
     """
     __tracebackhide__ = True
     text = os.fsdecode(path)
@@ -56,7 +58,7 @@ def log_of(notebook: Path) -> Path:
     """Returns the folder of a notebook's log.
 
     Raises:
-        DurabilityError: none is known; the message lists the known logs.
+        DurabilityError: no log is known; the message lists the logs beside the notebook.
     """
     __tracebackhide__ = True
     file = NotebookFile.read(notebook)
@@ -73,7 +75,7 @@ def log_of(notebook: Path) -> Path:
     if verdict.log is not None and verdict.why != NEW:
         return verdict.log
     if verdict.relation == MAYBE and verdict.other is not None and verdict.other.path in mine:
-        return verdict.other.path  # no cell contradicts it
+        return verdict.other.path  # no recorded cell contradicts it
     others = [log for log in logs_in(place.parent) if LogPlace(log, "").has_log]
     listed = ", ".join(f"{shown_path(log)}{_notebook_of(log)}" for log in others)
     missing = "" if file.file else " (there is no such file)"

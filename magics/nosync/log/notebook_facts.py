@@ -1,7 +1,7 @@
-"""Collects the facts that identify a notebook in a kernel, and those that logs record of theirs.
+"""Collects the facts that identify a notebook, and reads and writes the records of logs.
 
-It reads and lists, and decides nothing (see `resolution`). Unreadable facts count as unknown. A
-log's record is only a hint: opening the log checks who owns it.
+Which log belongs to a notebook is decided in `resolution`. Unreadable facts count as unknown. The
+record of a log is only a hint, because opening the log checks its owner.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _RECORD_BYTES_MAX = 1 << 17
 _CELLS_MAX = 1000
 _FORMER_MAX = 16
 _SEARCHED_MAX = 64
-"""The number of notebooks that are parsed to find a renamed one."""
+"""The maximum number of notebooks that are parsed to find a renamed one."""
 LOGS_MAX = 256
-"""The number of logs in other folders that are read."""
+"""The maximum number of logs in other folders whose records are read."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,10 @@ class NotebookFile:
 
     @classmethod
     def read(cls, path: Path | None) -> NotebookFile:
-        """Reads a notebook file. Cost: parses the file, 64 MiB of it at most."""
+        """Reads a notebook file.
+
+        Cost: parses the file. The cells of a file of more than 64 MiB are unknown.
+        """
         if path is None:
             return cls()
         from nosync_nb.log_folders import Files
@@ -84,23 +87,24 @@ class NotebookFile:
         return cls(where, file)
 
     def cell(self, told: object, source: str) -> str:
-        """Returns the identity of a running cell in the file, empty without one that stays.
+        """Returns the persistent identity of a running cell; empty if it has none.
 
-        Some front ends send ids of their own: then the cell of the same text is used.
+        Args:
+            told: the id of the cell that the front end sent, if any.
+            source: the text of the cell; it identifies a cell without a valid id.
         """
         if self.file is not None and self.cells is None:
-            return ""  # the file keeps no ids: the front end makes new ones every time
+            return ""  # the file has no ids, so the front end generates new ones at each start
         if isinstance(told, str) and _CELL.fullmatch(told):
             return notebook_server_facts(told, source.strip())
         return (self.sources or {}).get(source.strip(), "")
 
 
 def notebook_server_facts(known: str, text: str) -> str:
-    """Returns what distinguishes a cell from those of other notebooks: its id, or a text hash.
+    """Returns the identity of a cell among the cells of all notebooks: its id, or a text hash.
 
-    Tools that keep notebooks under version control number their cells, so that every notebook has a
-    cell "0"; then the text counts. Empty: nothing identifies the cell, because it has no text
-    either.
+    The hash is used for numbered ids. Tools that keep notebooks under version control number the
+    cells, so every notebook has a cell "0". The identity is empty if such a cell has no text.
     """
     if drawn_identity(known) or not _COUNTED.fullmatch(known):
         return known
@@ -112,7 +116,7 @@ def _text(source: Any) -> str:
 
 
 def file_id(path: str) -> FileId | None:
-    """Returns device and number of a file; None if it does not exist."""
+    """Returns device and inode number of a regular file; None if it does not exist."""
     from nosync_nb.log_folders import Files
 
     with suppress(OSError):
@@ -123,9 +127,10 @@ def file_id(path: str) -> FileId | None:
 
 
 def kernel_id() -> str:
-    """Returns the id that a Jupyter server gave the kernel: it stays over restarts; else empty.
+    """Returns the kernel's id from a Jupyter server, which restarts keep; empty without one.
 
-    Connection files with other names are reused, or new at every start.
+    The name of the connection file contains it. Files with other names identify no kernel, because
+    they are reused, or new at every start.
     """
     if "ipykernel.kernelapp" not in sys.modules:
         return ""
@@ -143,7 +148,10 @@ def notebook_facts(
     """Returns the known facts of the notebook in this kernel.
 
     Args:
-        running: the id of the running cell, empty if it has none that stays.
+        chosen: the log that the user has named, if any.
+        natural: the default folder of the notebook's log.
+        file: the contents of the notebook's file.
+        running: the identity of the running cell; empty if it has no persistent one.
     """
     cells = file.cells
     if running:
@@ -173,9 +181,9 @@ def read_record(folder: Path) -> LogRecord | None:
 
 
 def former(folder: Path, record: LogRecord) -> tuple[str, ...]:
-    """Returns the paths that the folder of a log had before it was renamed to this one.
+    """Returns the former paths of the folder of a log, before renames, the latest last.
 
-    A folder whose original still exists is a copy, and never had its name.
+    The recorded path is not one of them if a log is still there: then this folder is a copy.
     """
     old = record.log
     if old in ("", str(folder), *record.former) or LogPlace(Path(old), "").has_log:
@@ -184,7 +192,7 @@ def former(folder: Path, record: LogRecord) -> tuple[str, ...]:
 
 
 def located(path: Path) -> Path:
-    """Returns the folder of the log at a path, also if it had that path before it was renamed.
+    """Returns the current folder of a log, given its current or a former path.
 
     Only folders in `.nosync` are renamed. A branch is found in the folder of its log.
     """
@@ -221,7 +229,7 @@ def open_in(folder: Path) -> str | None:
 
 
 def known_logs(here: NotebookFacts) -> list[KnownLog]:
-    """Returns the logs beside the notebook, and those that this user's notebooks have elsewhere."""
+    """Returns the logs beside the notebook, and this user's registered logs elsewhere."""
     local = [] if here.natural is None else list(logs_in(here.natural.parent))
     beside = {str(each) for each in local}
     elsewhere = [Path(each) for each in registered_logs() if each not in beside]
@@ -230,7 +238,7 @@ def known_logs(here: NotebookFacts) -> list[KnownLog]:
 
 
 def logs_in(folder: Path) -> Iterator[Path]:
-    """Yields the folders in a folder that may be logs; skips links."""
+    """Yields the subfolders of a folder that may be logs; skips links."""
     from nosync_nb.log_folders import Files
 
     files = Files()
@@ -254,16 +262,16 @@ def _known_log(path: Path, here: NotebookFacts) -> KnownLog:
 
 
 def find_notebook(record: LogRecord) -> str:
-    """Returns the current path of the notebook that a log knows; empty if unknown.
+    """Returns the current path of the notebook that a log has recorded; empty if not found.
 
-    It is at its path, or in the same folder under another name.
+    A notebook is found at its recorded path, or under another name in the same folder.
     """
     if not record.notebook:
         return ""
     now = file_id(record.notebook)
     if now is not None and now == record.file:
         return record.notebook
-    # the file was replaced, as by git: it is the same notebook if it has one of its cells
+    # the file was replaced, for example by git: a recorded cell proves that it is the notebook
     if now is not None:
         cells = NotebookFile.read(Path(record.notebook)).cells
         if cells and cells.intersection(record.cells):
@@ -288,8 +296,8 @@ def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
         file: the file that was at the path when the kernel started, if known.
         cell: the id of the running cell.
 
-    Cost: nothing while the file exists; else lists the folder, and parses notebooks if the file is
-    unknown.
+    Cost: one look-up while the file exists. Otherwise lists the folder, and if `file` is None,
+    parses up to 64 notebooks.
     """
     from nosync_nb.log_folders import Files
 
@@ -304,14 +312,14 @@ def renamed(notebook: Path, file: FileId | None, cell: str) -> Path:
             paths.sort(key=lambda path: Files().status(str(path)).st_mtime, reverse=True)
             read = ((path, NotebookFile.read(path).cells) for path in paths[:_SEARCHED_MAX])
             having = [path for path, cells in read if cell in (cells or ())]
-            return having[0] if len(having) == 1 else notebook  # a copy has the same cells
+            return having[0] if len(having) == 1 else notebook  # copies have the same cells
     return notebook
 
 
 def registered_logs() -> list[str]:
     """Returns the logs that this user's notebooks have used, the latest last.
 
-    The file must be private to the user.
+    A list that another user owns or can write is ignored.
     """
     from nosync_nb.log_folders import Files
 
@@ -324,7 +332,7 @@ def registered_logs() -> list[str]:
 
 
 def register_log(*folders: Path) -> None:
-    """Registers logs, so that they are found from another folder; deleted ones make room."""
+    """Registers logs, so that notebooks in other folders find them; removes deleted logs."""
     from nosync_nb.log_folders import Files
 
     files, where, paths = Files(), _list_path(), [str(each) for each in folders]
@@ -333,7 +341,7 @@ def register_log(*folders: Path) -> None:
     with suppress(OSError):
         files.make_folder(os.path.dirname(where))
         lock = files.lock(f"{where}.lock", wait_s=1.0)
-        if lock is None:  # the registry only helps: logs are also found by their paths
+        if lock is None:  # the registry is optional, because logs are also found by path
             return
         try:
             existing = [

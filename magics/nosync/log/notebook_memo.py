@@ -1,10 +1,10 @@
-"""Stores what a notebook must know across kernels, in `notebook.json` beside its log.
+"""Stores the facts of a notebook that outlive its kernel, in `notebook.json` beside its log.
 
-Plain variables are not restored; the memo has their names and cells, so that the report can list
-them. For a cell with names that suggest a secret, only names are written. Imports are restored when
-a cell mentions them, and so is a Spark session with its settings. These are code, or name some, so
-they are signed with the user's key for this folder; entries with another signature are ignored. The
-memo is no part of the log: without it only words of the report are lost.
+Plain variables are not restored. The memo has their names and cells, so that the recovery report
+can list them. The line of a cell that suggests a secret is omitted. Imports are restored when a
+cell mentions them, and so is a Spark session with its settings. Both can run code, so they are
+signed with the user's key for this folder, and entries without a valid signature are ignored. The
+memo is not part of the log: if it is lost, no data is lost.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _REPORTS_MAX = 2
 
 
 class RunningCell(NamedTuple):
-    """A cell that runs.
+    """The running cell of a kernel.
 
     Attributes:
-        cell: its description.
-        epoch: the last one before it.
-        repeatable: True if running it again inserts nothing twice, as far as its source shows.
+        cell: the description of the cell, such as `In[3]: total = 5`.
+        epoch: the last epoch before the cell.
+        repeatable: True if running the cell again inserts no row twice; see `CellSource`.
     """
 
     cell: str
@@ -40,7 +40,11 @@ class RunningCell(NamedTuple):
     repeatable: bool
 
     def outcome_text(self, now: int) -> str:
-        """Returns a message on its committed epochs, as the session continues from epoch `now`."""
+        """Returns a message about the epochs that the cell committed before its kernel died.
+
+        Args:
+            now: the last epoch of the session after recovery.
+        """
         stand = now - self.epoch
         if stand <= 0:
             return f"{self.cell} — nothing was committed: run it again"
@@ -57,14 +61,15 @@ class RunningCell(NamedTuple):
 class NotebookMemo:
     """The content of `notebook.json`.
 
-    attempts: recoveries begun and not finished; two mean safe mode.
-    names: plain variables -> the cell that bound them.
-    aliases: other names of stages and inputs -> their names.
-    imports: names of modules, or from them -> the statement that imports each.
-    told: plain variables -> the number of reports that listed them as missing.
-    running: the cell that runs, the epoch before it, and whether it may be run again.
-    spark: a Spark session was in use.
-    conf: the settings with which it starts again; empty: only the user can start it.
+    Attributes:
+        attempts: the number of recoveries that began and did not finish; two mean safe mode.
+        names: plain variables, each with the cell that bound it.
+        aliases: variables for stages and inputs of other names, each with that name.
+        imports: modules, and names imported from modules, each with its import statement.
+        told: plain variables, each with the number of reports that listed it as missing.
+        running: the running cell; None between cells.
+        spark: True if a Spark session was in use.
+        conf: the settings for starting that session again; empty if only the user can start it.
     """
 
     attempts: int = 0
@@ -78,7 +83,7 @@ class NotebookMemo:
 
     @classmethod
     def read(cls, folder: Path) -> NotebookMemo:
-        """Reads the file; a missing, damaged or irregular one is an empty memo."""
+        """Reads the memo beside a log; it is empty if the file is missing or damaged."""
         from nosync_nb.log_folders import Files
 
         with suppress(OSError, ValueError, TypeError, LookupError, RecursionError, AttributeError):
@@ -123,9 +128,10 @@ class NotebookMemo:
 
     @contextmanager
     def attempt(self, folder: Path, *, write: bool) -> Iterator[None]:
-        """Records a recovery while it runs: only a dead kernel leaves its attempt behind.
+        """Records the block as an attempt of a recovery; removes the attempt when the block ends.
 
-        An error that can be shown is no crash. Nothing is written unless `write`.
+        So only a kernel that dies leaves an attempt behind; an error does not. Nothing is written
+        unless `write`.
         """
         self.attempts += 1
         if write:
@@ -157,7 +163,12 @@ class NotebookMemo:
         self.spark, self.conf = True, dict(conf)
 
     def join(self, other: NotebookMemo, there: Collection[str]) -> None:
-        """Takes over the names that cells of this kernel bound, if they are still bound."""
+        """Copies the names and imports of another memo that are still bound.
+
+        Args:
+            other: the memo of the previous log of this kernel.
+            there: the names that are bound now.
+        """
         for name, text in other.names.items():
             if name in there:
                 self.bound(name)
@@ -173,7 +184,7 @@ class NotebookMemo:
             names.pop(name, None)
 
     def missed(self, names: Mapping[str, Any]) -> None:
-        """Counts names that were reported as missing; removes those that stay unbound for long."""
+        """Counts a report of missing names; removes a name at its third report."""
         for name in names:
             self.told[name] = self.told.get(name, 0) + 1
             if self.told[name] > _REPORTS_MAX:

@@ -1,26 +1,26 @@
 """Decides which log belongs to a notebook, purely from collected facts.
 
 Design
-    Names of notebooks change, and are reused. So a log records facts of its notebook (`LogRecord`),
-    and a notebook in a kernel has facts of its own (`NotebookFacts`). From the strongest to the
-    weakest:
+    Notebooks are renamed, and their names are reused. So a log records facts of its notebook
+    (`LogRecord`). They are compared with the facts of the notebook in a kernel (`NotebookFacts`).
+    From the strongest to the weakest, these are:
 
     1. a choice: `%dd open PATH` or NOSYNC_SESSION;
-    2. the kernel's id, which stays over restarts, while the notebook is renamed or not yet saved;
-    3. the notebook's file, identified by its number on the disk, which saving and renaming keep,
-       together with a cell that the log has recorded: a number that became free goes to the next
-       file;
-    4. such a cell alone, unless the notebook that the log knows still exists: then this one is a
-       copy of it, and gets a log of its own. Ids that were written by hand, like "setup", occur in
-       many notebooks: they count only with the path, or with the file if they are several;
+    2. the kernel's id, which restarts keep, even if the notebook is renamed or not yet saved;
+    3. the notebook's file, identified by its inode number, which saving and renaming keep. It
+       counts only together with a recorded cell, because a free inode number is reused;
+    4. a recorded cell alone, unless the recorded notebook still exists: then this notebook is a
+       copy, and gets a new log. Ids that were written by hand, like "setup", occur in many
+       notebooks. They count only together with the path, or with the file if there are several;
     5. the path, unless a fact contradicts it.
 
-    Else the log is new. A message names a log that may have been this notebook's, and how to open
-    it. Logs of other notebooks that still exist are not mentioned.
+    If no fact decides, the log is new. A message names a log that may have been this notebook's,
+    and how to open it. The log of another existing notebook is mentioned only if this notebook is
+    its copy, or had the log before.
 
-    The folder of a log is named after its notebook, by `folder_for`. If the notebook is renamed, so
-    is the folder, at its next opening. Its former names stay reserved as long as the log exists: a
-    path that was written down in another notebook never leads to another log.
+    The folder of a log is named after its notebook, by `folder_for`. After a rename of the
+    notebook, the folder is renamed at the next opening. Former names stay reserved as long as the
+    log exists, so a path that another notebook contains never leads to a different log.
 
 Failure: 1. `Untitled` is saved under another name. 2. The next `Untitled` has the path of the
 first. Hence the path counts only if its log has recorded no other cells, and its notebook does not
@@ -40,7 +40,7 @@ CHOSEN, KERNEL, FILE, CELLS, PATH, NEW = "chosen", "kernel", "file", "cells", "p
 COPY, GONE, MAYBE, TAKEN = "copy", "gone", "maybe", "taken"
 
 TEXT = "text-"
-"""The prefix of a text hash, for a cell whose id identifies nothing: one of many cells "0"."""
+"""The prefix of a text hash, for a cell whose id, such as "0", occurs in many notebooks."""
 
 _RANDOM = re.compile(
     r"[0-9a-f]{8,64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=.*[a-z])(?=.*[A-Z])[\w-]{12}"
@@ -48,20 +48,20 @@ _RANDOM = re.compile(
 """Ids as nbformat, JupyterLab, VS Code and Colab generate them."""
 
 FileId = tuple[int, int]
-"""Device and number of a file."""
+"""Device and inode number of a file."""
 
 
 class NotebookFacts(NamedTuple):
     """The facts that a kernel knows of its notebook.
 
     Attributes:
-        natural: the default folder of its log; None: the notebook's name is unknown.
-        notebook: the path of its file, without links.
-        file: that file, None if it does not exist.
-        cells: ids of the cells in the file and of the running one, or hashes of their texts; empty:
-            there are none yet; None: they are unknown.
-        kernel: the kernel's id, empty without one that stays.
-        chosen: the log that the user has named.
+        natural: the default folder of the notebook's log; None if the notebook's name is unknown.
+        notebook: the path of the notebook's file, without links.
+        file: the identity of that file; None if it does not exist.
+        cells: the ids or text hashes of the cells in the file and of the running cell; empty if
+            the notebook has no cells yet, None if they are unknown.
+        kernel: the persistent id of the kernel; empty if it has none.
+        chosen: the log that the user has named; None without such a choice.
     """
 
     natural: Path | None = None
@@ -76,13 +76,14 @@ class NotebookFacts(NamedTuple):
 class LogRecord:
     """The facts that a log records of its notebook, in a file beside the log.
 
-    notebook, file, kernel: as in `NotebookFacts`, at the last time.
-    cells: ids or text hashes of the cells that ran with it, the latest last.
-    log: the folder of the log, which identifies a copy of the folder.
-    seen: when it was written, seconds since 1970.
-    automatic: the folder was named after the notebook, not by the user.
-    former: the paths that the folder had before it was renamed, the latest last.
-    previous: the path and the file of the notebook that had the log before another one took it.
+    Attributes:
+        notebook, file, kernel: as in `NotebookFacts`, when the record was written.
+        cells: the ids or text hashes of the cells that ran with the log, the latest last.
+        log: the folder of the log when the record was written; in a copy, the original folder.
+        seen: the time of the record, in seconds since 1970.
+        automatic: True if the folder was named after the notebook, not by the user.
+        former: the former paths of the folder, before renames, the latest last.
+        previous: path and file of the notebook that had the log before another notebook took it.
     """
 
     notebook: str = ""
@@ -100,11 +101,11 @@ class KnownLog(NamedTuple):
     """A log that may be the notebook's.
 
     Attributes:
-        record: None: the log has no record.
-        lives: the current path of the notebook that it knows, if that is another file than this
-            notebook's; else empty.
-        brought: its folder is a copy of one that still exists.
-        former: its earlier paths.
+        record: the record of the log; None if it has none.
+        lives: the current path of the recorded notebook, if it exists and is not this notebook;
+            else empty.
+        brought: True if the folder is a copy of a folder that still exists.
+        former: the former paths of the folder.
     """
 
     path: Path
@@ -115,15 +116,16 @@ class KnownLog(NamedTuple):
 
 
 class LogResolution(NamedTuple):
-    """The log of a notebook, the reason, and the log that was rejected.
+    """The log of a notebook, the deciding fact, and the closest log that was rejected.
 
     Attributes:
-        log: None: the notebook's name is unknown.
+        log: the folder of the log; None if the notebook's name is unknown.
         why: chosen, kernel, file, cells, path or new.
         other: the closest other log, if a new one is created.
-        relation: of the other one: this notebook is a copy of its notebook, its notebook is gone,
-            or may be this one, or it was this notebook's until another one took it.
-        rename: the path that the folder of the log should have.
+        relation: the relation to the other log. copy: this notebook is a copy of its notebook;
+            gone: its notebook does not exist; maybe: its notebook may be this one; taken: another
+            notebook took it from this one.
+        rename: the path to which the folder of the log should be renamed, if any.
     """
 
     log: Path | None
@@ -147,7 +149,7 @@ def resolve_log(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
 
 
 def folder_for(natural: Path, known: KnownLog, logs: Sequence[KnownLog]) -> Path | None:
-    """Returns the path that the folder of a notebook's log should have; None: its current one.
+    """Returns the path to which the folder of a log should be renamed; None if it keeps its path.
 
     Only a folder beside `natural` that was named after a notebook is renamed.
     """
@@ -203,7 +205,7 @@ def _decide(here: NotebookFacts, logs: Sequence[KnownLog]) -> LogResolution:
 
 
 def is_same_notebook(here: NotebookFacts, record: LogRecord) -> bool:
-    """Returns True if a log knows this notebook, so that its recorded cells stay valid."""
+    """Returns True if a record is of this notebook, so that its recorded cells stay valid."""
     if here.kernel and record.kernel == here.kernel:
         return True
     if _shared_cells(here, record):
@@ -212,7 +214,7 @@ def is_same_notebook(here: NotebookFacts, record: LogRecord) -> bool:
 
 
 def may_be_same_notebook(here: NotebookFacts, log: Path, record: LogRecord) -> bool:
-    """Returns True if any fact of its record, except the kernel, supports a log."""
+    """Returns True if any fact except the kernel suggests that a log is the notebook's."""
     named = here.notebook and record.notebook == here.notebook
     found = here.file and record.file == here.file
     return bool(named or found or log == here.natural or _shared_cells(here, record))
@@ -226,11 +228,11 @@ def drawn_identity(known: str) -> bool:
 def _shared_cells(here: NotebookFacts, record: LogRecord, *, words: bool = True) -> int:
     """Counts the cells of the notebook that the log has recorded.
 
-    Texts count if they are several, and half of the texts of either side: one line occurs in many
-    notebooks.
+    A single text hash does not count, because the same line occurs in many notebooks. Several count
+    if they are at least half of the cells of the notebook or of the record.
 
     Args:
-        words: False: ids that were written by hand count no more than texts.
+        words: False to treat ids that were written by hand like text hashes.
     """
     both = (here.cells or frozenset()).intersection(record.cells)
     if not both or (_has_ids(both) if words else any(map(drawn_identity, both))):
@@ -251,9 +253,9 @@ def _has_ids(cells: Iterable[str]) -> bool:
 
 
 def _differs(here: NotebookFacts, record: LogRecord) -> bool:
-    """Returns True if a notebook without a cell in common with a log is another one.
+    """Returns True if the lack of common cells proves that a log is another notebook's.
 
-    Texts are edited, so a difference of texts proves nothing.
+    Different text hashes prove nothing, because texts are edited.
     """
     if here.cells is None or not record.cells:
         return False
@@ -265,7 +267,7 @@ def _latest(known: KnownLog) -> tuple[bool, float]:
 
 
 def _nearest(here: NotebookFacts, known: KnownLog) -> tuple[bool, bool, int, float]:
-    """Orders logs that may be the notebook's: the one in its default folder goes first."""
+    """Returns the rank of a log that may be the notebook's; the default folder ranks highest."""
     record = known.record or LogRecord()
     is_default = known.path == here.natural
     return is_default, record.notebook == here.notebook, _shared_cells(here, record), record.seen
@@ -278,7 +280,10 @@ def _has_path(here: NotebookFacts, known: KnownLog) -> bool:
 
 
 def _contradicts(here: NotebookFacts, known: KnownLog) -> bool:
-    """Returns True if a log with the notebook's path belongs to another one; they share no cell."""
+    """Returns True if a log with the notebook's path belongs to another notebook.
+
+    The log and the notebook have no cell in common.
+    """
     record = known.record
     if record is None:
         return False
@@ -290,12 +295,12 @@ def _contradicts(here: NotebookFacts, known: KnownLog) -> bool:
 
 
 def _may_be_file(here: NotebookFacts, record: LogRecord) -> bool:
-    """Returns True if the log knows the file, and there are no cells to decide."""
+    """Returns True if the log has recorded the file, and cells neither prove nor refute it."""
     return here.file is not None and record.file == here.file and not _differs(here, record)
 
 
 def _free_folder(natural: Path, logs: Iterable[KnownLog]) -> Path:
-    """Returns the notebook's default folder, or one beside it that no log has or had."""
+    """Returns the default folder, or a numbered one beside it, that no log has or had."""
     used = {path for each in logs for path in (each.path, *map(Path, each.former))}
     if natural not in used:
         return natural
@@ -307,8 +312,8 @@ def resolution_text(verdict: LogResolution, log: str, notebook: str) -> str:
     """Returns a message about the closest other log; empty without one.
 
     Args:
-        log: the other one, as it is shown.
-        notebook: that log's notebook, as it is shown; empty if unknown.
+        log: the path of the other log, for display.
+        notebook: the path of that log's notebook, for display; empty if unknown.
     """
     opens = f"`%dd open {log}`"
     match verdict.relation:

@@ -1,10 +1,10 @@
 """Captures functions of the user in their current state, and represents functions that are lost.
 
-A captured function is serialised by value, with everything that it captures. A loaded function is a
-private copy. It shares no globals and closure cells with its origin, no lists, objects and classes
-in them, and no modules of the user. Only installed packages are stored by reference.
+A captured function is serialised by value, with everything that it captures. Loading it creates a
+private copy. The copy shares nothing with the original: no globals, closure cells, objects, classes
+or modules of the user. Only installed packages are stored by reference.
 
-Other modules compare functions (`fingerprint`) and sign their bytes (`signing`).
+The package `fingerprint` compares functions, and `signing` signs their bytes.
 
 Failure: 1. A class is captured and pickled. 2. The user sets an attribute of it. 3. The pickle is
 loaded in the same process. cloudpickle would return the same class, and reset its attribute; hence
@@ -41,7 +41,7 @@ def serialize_function(function: Function, modules: tuple[str, ...]) -> bytes:
     """Returns the bytes of a function.
 
     Args:
-        modules: the user's modules it uses, which are stored with it.
+        modules: the user's modules that the function uses; they are stored with it.
 
     Raises:
         Exception: any error that a captured value raises when it is pickled.
@@ -54,9 +54,9 @@ def serialize_function(function: Function, modules: tuple[str, ...]) -> bytes:
 
 
 def deserialize_function(data: bytes) -> Function:
-    """Loads a function from the bytes of `serialize_function`, a new copy at each call.
+    """Loads a function from the bytes of `serialize_function`; each call creates a new copy.
 
-    It runs code in the bytes, so the caller must have verified them.
+    Loading runs code in the bytes, so the caller must have verified them.
     """
     import cloudpickle
 
@@ -65,7 +65,7 @@ def deserialize_function(data: bytes) -> Function:
 
 @functools.cache
 def _pickler_class() -> Any:
-    """A pickler whose classes and cached functions are copies when they are loaded."""
+    """Returns a pickler whose classes and cached functions are loaded as new copies."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined, unused-ignore]
@@ -74,7 +74,9 @@ def _pickler_class() -> Any:
                 return Cached, (value.__wrapped__, value.cache_parameters())
             made = super().reducer_override(value)
             if isinstance(value, type) and isinstance(made, tuple) and len(made[1]) > 2:
-                *given, _, extra = made[1]  # the last but one: the class's place in the register
+                # The omitted item is the key of the class in cloudpickle's register. With it,
+                # loading would return the original class.
+                *given, _, extra = made[1]
                 made = (made[0], (*given, None, extra), *made[2:])
             return made
 
@@ -82,12 +84,12 @@ def _pickler_class() -> Any:
 
 
 def _is_user_code(function: Any) -> bool:
-    """Returns True for a function in a module of the user."""
+    """Returns True if a function belongs to a module of the user."""
     return code_version(function.__module__ or "__main__") is None
 
 
 class Cached:
-    """A function with a cache of its own, like `functools.lru_cache`, but pickled by value.
+    """A function with its own cache, like that of `functools.lru_cache`, but pickled by value.
 
     Args:
         parameters: the parameters of `lru_cache`.
@@ -113,7 +115,7 @@ class Cached:
 
 @contextmanager
 def _by_value(cloudpickle: Any, names: tuple[str, ...]) -> Iterator[None]:
-    """Makes cloudpickle store these modules of the user with the function."""
+    """In a `with` block, cloudpickle stores these modules of the user by value."""
     with _registering:
         before = cloudpickle.list_registry_pickle_by_value()
         modules = [sys.modules[n] for n in names if n in sys.modules and n not in before]
@@ -129,24 +131,26 @@ def _by_value(cloudpickle: Any, names: tuple[str, ...]) -> Iterator[None]:
 class CapturedFunction:
     """A captured function of the user: code, captured values, identity.
 
-    A private copy runs. Its globals, closure cells, defaults and their contents are those that were
-    identified, whatever the notebook does with its own. So a retraction years later cancels the row
-    that was inserted. A copy may change the values that it captured. No other code sees such a
-    change, it does not affect the identity of the stage, and it is lost at a restart. A function
-    that cannot be copied runs itself.
+    Operators call a private copy of the function. Its globals, closure cells and defaults stay as
+    they were when the function was identified, even if the notebook changes its own. So a later
+    retraction cancels the row that was inserted. The copy may change the values that it captured.
+    Such a change is invisible to other code, does not affect the identity of the stage, and is lost
+    at a restart. If a function cannot be copied, operators call the original.
 
     Failure: 1. A stage selects rows above a global LIMIT. 2. LIMIT is set to another value in a
     later cell. 3. A row is removed, judged by the new value, and does not cancel. So a copy is
     captured.
 
     Args:
-        identity: if it is known, as for a function from the log.
-        text: the function as recorded in the log for a `context`: the place that it was signed for.
+        identity: the identity of a function from the log; `None` means that it is computed.
+        text: the function as recorded in the log.
+        context: the context for which `text` was signed.
 
     Attributes:
-        recognition: its fingerprint and the basis of it; None for a function from the log.
+        function: the copy, or the original if there is no copy.
+        recognition: the result of fingerprinting; None for a function from the log.
         pickle: the bytes of the copy, until they are logged.
-        why: why there is no copy, in words for the user.
+        why: the reason why there is no copy, in words for the user; None if there is one.
     """
 
     __slots__ = ("_identity", "_texts", "function", "pickle", "recognition", "why")
@@ -169,15 +173,18 @@ class CapturedFunction:
 
     @property
     def identity(self) -> str:
-        """Equal for equal functions; a function that cannot be identified equals only itself."""
+        """The identity; it is equal for equal functions.
+
+        A function that has no fingerprint is equal only to itself.
+        """
         if self._identity is None:
-            self._capture()  # a name that was unbound may be bound now
+            self._capture()  # because a global that was undefined may be defined now
         if self._identity is None:
             self._identity = kernel_identity(self.function)
         return self._identity
 
     def _capture(self) -> None:
-        """Identifies the function, and replaces it by a copy of it."""
+        """Computes the identity of the function, and replaces the function by a copy."""
         self.recognition = function_fingerprint(self.function)
         self._identity = self.recognition.fingerprint
         self.why = self.recognition.reason
@@ -193,12 +200,12 @@ class CapturedFunction:
     def text(
         self, context: str | None, seal: Callable[[CapturedFunction, str], str | None]
     ) -> str | None:
-        """The function as recorded in the log for a context; None if it cannot be stored.
-
-        `seal` makes the text once for each context.
+        """Returns the function as recorded in the log for a context; None if it cannot be stored.
 
         Args:
-            context: the place; None: any place, if the function will not be loaded.
+            context: the context, such as the fingerprint of the definition. `None` means any
+                context, for a text from which the function will not be loaded.
+            seal: creates the text; called once for each context.
         """
         known = self._texts
         if context is None or (known and self.sealed is None):
@@ -210,12 +217,16 @@ class CapturedFunction:
 
     @property
     def sealed(self) -> tuple[str, str] | None:
-        """A context that it was signed for, with the recorded text; None if there is none yet."""
+        """A context for which the function is signed, and the text; None if it is not signed."""
         return next(((where, text) for where, text in self._texts.items() if text), None)
 
 
 class UnavailableFunction:
-    """Represents a function of the log that may not or cannot be loaded; calling it raises."""
+    """Represents a function of the log that is not loaded; a call raises TrustError.
+
+    Args:
+        why: the reason why it may not or cannot be loaded.
+    """
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -233,7 +244,7 @@ _kernel_numbers = count()
 
 
 def kernel_identity(function: Function) -> str:
-    """The identity of a function that is recognised in this kernel only."""
+    """Returns the identity of a function without a fingerprint, valid in this kernel only."""
     known = _kernel_identities.get(id(function))
     if known is None or known[0]() is not function:
         name = f"kernel-{next(_kernel_numbers)}-{id(function):x}"
@@ -242,7 +253,7 @@ def kernel_identity(function: Function) -> str:
 
 
 def _reference(function: Function) -> Callable[[], Function | None]:
-    """A weak reference to a function, or a strong one if it supports no weak references."""
+    """Returns a weak reference to a function, or a strong one if weak ones are not supported."""
     key = id(function)
     try:
         return weakref.ref(function, lambda gone: _forget(key, gone))
@@ -251,6 +262,6 @@ def _reference(function: Function) -> Callable[[], Function | None]:
 
 
 def _forget(key: int, gone: object) -> None:
-    """Forgets a deleted function, unless its id is already used by another one."""
+    """Removes the entry of a deleted function, unless another function already has its `id`."""
     if key in _kernel_identities and _kernel_identities[key][0] is gone:
         del _kernel_identities[key]

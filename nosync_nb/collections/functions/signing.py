@@ -1,13 +1,14 @@
 """Signs the user's functions in the log; an unsigned function is never loaded.
 
-A log is data of any origin: a colleague, a replica, a download. Loading a pickle runs the code in
-it. So a function is stored with a signature, made with a key that is not in the log but in the
-user's home. Without the key all data can be read, and stages with functions wait for their cells.
+A log may come from anywhere: a colleague, a replica, a download. Loading a pickle runs the code in
+it. So each function is stored with a signature. The signing key is not in the log, but in the
+user's home folder. Without the key all data can be read, but a stage with functions is stale until
+the user runs its cell.
 
-Other modules decide if a function is unchanged (`fingerprint`), and where its bytes are stored.
+The package `fingerprint` decides if a function is unchanged. Callers store the signed bytes.
 
-Layout: magic, key id, HMAC-SHA256, then the signed part: a header in JSON and the pickle. The HMAC
-covers the context as well (the fingerprint of the definition, say), so that a function cannot be
+Layout: magic number, key id, HMAC-SHA256, then the signed part: a JSON header and the pickle. The
+HMAC also covers the context, such as the fingerprint of the definition. So a function cannot be
 moved to another stage.
 
 Failure: 1. A notebook calls a helper of a module beside it. 2. The kernel dies and the module is
@@ -47,10 +48,11 @@ _RUN_CELL = "run the stage's cell"
 
 
 def key_path() -> str:
-    """The file of the user's key: NOSYNC_KEY_FILE, else in XDG_DATA_HOME, else ~/.local/share.
+    """Returns the path of the user's key file.
 
-    A relative XDG_DATA_HOME is ignored, as its standard demands: the key would be in the working
-    folder.
+    It is NOSYNC_KEY_FILE if that is set. Otherwise it is below XDG_DATA_HOME, by default
+    `~/.local/share`. A relative XDG_DATA_HOME is ignored, as its standard requires, because the key
+    would be in the working folder.
     """
     path = os.path.expanduser(os.environ.get("NOSYNC_KEY_FILE") or "")
     if not path:
@@ -59,15 +61,17 @@ def key_path() -> str:
             data = os.path.expanduser(os.path.join("~", ".local", "share"))
         path = os.path.join(data, "nosync", "key")
     folder, name = os.path.split(os.path.abspath(path))
-    return os.path.join(os.path.realpath(folder), name)  # links above are the user's own
+    return os.path.join(os.path.realpath(folder), name)  # because the user may link folders
 
 
 def user_key(files: Files | None = None) -> bytes:
-    """Returns the user's key. The first call ever makes it, once among racing processes.
+    """Returns the user's key; creates it if it does not exist.
+
+    If several processes call this at the same time, they get the same key.
 
     Raises:
-        TrustError: if others can read it, it belongs to another user, is damaged, or cannot be
-            made.
+        TrustError: if other users can read the key, it belongs to another user, it is damaged, or
+            it cannot be created.
     """
     files = files or Files()
     path = key_path()
@@ -83,10 +87,10 @@ def user_key(files: Files | None = None) -> bytes:
 
 
 def existing_user_key(files: Files | None = None) -> bytes | None:
-    """Returns the user's key if it exists; makes none.
+    """Returns the user's key; None if it does not exist.
 
     Raises:
-        TrustError: as `user_key` does.
+        TrustError: under the conditions of `user_key`.
     """
     files = files or Files()
     path = key_path()
@@ -102,7 +106,7 @@ def existing_user_key(files: Files | None = None) -> bytes | None:
 
 
 def _key_error(error: DurabilityError) -> TrustError:
-    """The error of a key that the disk cannot provide."""
+    """Returns the error for a key that cannot be read or created."""
     return TrustError(
         f"the key of this user is not available: {error}",
         hint="set NOSYNC_KEY_FILE to a file of yours; until then run the cells of stages after each"
@@ -111,15 +115,15 @@ def _key_error(error: DurabilityError) -> TrustError:
 
 
 def key_text(key: bytes) -> bytes:
-    """The content of a key's file."""
+    """Returns the content of a key file."""
     return secret_files.secret_text(key)
 
 
 def read_key(files: Files, path: str) -> bytes:
-    """Reads a key that only its user can read.
+    """Reads a key file.
 
     Raises:
-        TrustError: if others can read it, or it is not a key.
+        TrustError: if other users can read the file, or it contains no valid key.
     """
     return secret_files.read_secret(
         files, path, "key", "delete it, and a new one is created; then " + _RUN_CELL
@@ -134,16 +138,17 @@ def sign_function(
     identity: FunctionIdentity | None = None,
     pickle: bytes | None = None,
 ) -> bytes:
-    """Makes the signed bytes of a function.
+    """Returns the signed bytes of a function.
 
     Args:
-        key: from `user_key`.
-        context: the place that the function belongs to; `load_signed_function` must get the same.
-        identity: the function's identity, if it is known already.
-        pickle: its serialised copy with this identity, if there is one.
+        key: the user's key, see `user_key`.
+        context: the context of the function; `load_signed_function` requires the same context.
+        identity: the identity of the function, if the caller has it already.
+        pickle: the serialised function, if the caller has it already.
 
     Raises:
-        StageError: if the function has no fingerprint or cannot be pickled: no log can store it.
+        StageError: if the function has no fingerprint or cannot be pickled, so that no log can
+            store it.
     """
     identity = identity or function_fingerprint(function)
     if identity.fingerprint is None:
@@ -162,16 +167,16 @@ def sign_function(
 def load_signed_function(
     data: bytes, *, key: bytes, context: str = "", fingerprint: str | None = None
 ) -> Function:
-    """Loads a function with a valid signature that was made by this Python and these packages.
+    """Verifies the signature of a function, and loads it if versions match.
 
     Args:
-        fingerprint: the expected fingerprint, if it is known.
+        fingerprint: the expected fingerprint; `None` means any fingerprint.
 
     Raises:
-        TrustError: if the bytes were not signed with this key and context, are damaged, hold
-            another function, or come from another minor version of Python, of cloudpickle or
-            another version of a package the function uses. No part of them has been loaded then,
-            unless the load itself failed.
+        TrustError: if the bytes were not signed with this key for this context, are damaged, or
+            have another fingerprint. Also if they were stored with another minor version of Python,
+            or another version of cloudpickle or of a package that the function uses. In these cases
+            nothing has been loaded. Also if loading fails.
     """
     signed = _verified_part(data, key, context)
     size = int.from_bytes(signed[:4], "big")
@@ -194,17 +199,21 @@ def load_signed_function(
 
 
 def resigned_for_log(data: bytes, *, key: bytes, before: str, after: str) -> bytes:
-    """Signs signed bytes for another context, without loading them.
+    """Returns signed bytes with a signature for another context, without loading the function.
+
+    Args:
+        before: the context of the present signature.
+        after: the context of the new signature.
 
     Raises:
-        TrustError: if they were not signed with this key for the context before.
+        TrustError: if the bytes are not signed with this key for the context `before`.
     """
     signed = _verified_part(data, key, before)
     return _MAGIC + _key_id(key) + _mac(key, after, signed) + signed
 
 
 def _verified_part(data: bytes, key: bytes, context: str) -> bytes:
-    """The signed part, if the signature is valid."""
+    """Returns the signed part; raises TrustError if the signature is not valid."""
     start = len(_MAGIC) + ID_BYTES + _MAC_BYTES
     if data[: len(_MAGIC)] != _MAGIC or len(data) < start + 4:
         raise TrustError("these bytes are not a signed function", hint=_RUN_CELL)
@@ -219,7 +228,7 @@ def _verified_part(data: bytes, key: bytes, context: str) -> bytes:
 
 
 def _mac(key: bytes, context: str, signed: bytes) -> bytes:
-    """The signature of a function in its context."""
+    """Returns the HMAC of a signed part in a context."""
     made = hmac.new(key, _MAGIC, hashlib.sha256)
     about = context.encode()
     made.update(len(about).to_bytes(8, "big") + about)
@@ -228,7 +237,7 @@ def _mac(key: bytes, context: str, signed: bytes) -> bytes:
 
 
 def key_id(key: bytes) -> str:
-    """Identifies a key without revealing it; for people and catalogs."""
+    """Returns an identifier of a key, which does not reveal the key; for messages and catalogs."""
     return _key_id(key).hex()
 
 
@@ -237,7 +246,7 @@ def _key_id(key: bytes) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """The versions, other than those of packages, that a pickled function depends on."""
+    """Returns the versions of Python and cloudpickle, on which every pickle depends."""
     import cloudpickle
 
     return {
@@ -255,7 +264,7 @@ def _check_environment(header: dict[str, Any]) -> None:
 
 
 def _check_version(name: str, there: str, here: str | None) -> None:
-    """Raises TrustError if a version differs."""
+    """Raises TrustError if the version of a component is not the one stored with a function."""
     if there != here:
         present = f"this is {here}" if here else "it is not installed"
         raise TrustError(
@@ -265,7 +274,7 @@ def _check_version(name: str, there: str, here: str | None) -> None:
 
 
 def refusal_to_load(function: Function, reason: str) -> StageError:
-    """The error for a function that no log can store."""
+    """Returns the error for a function that no log can store."""
     name = getattr(function, "__name__", type(function).__name__)
     return StageError(
         f"function '{name}' cannot be stored: {reason}",

@@ -1,1 +1,1 @@
-"""Functions that are built from collections alone: graphs, windows of time, as-of joins."""
+"""Functions that compose operators of collections: graph algorithms, windows, as-of joins."""

@@ -1,7 +1,7 @@
-"""As-of joins: each row with the latest one of another collection at its time.
+"""As-of joins: match each row with the latest row of another collection at its time.
 
-The right side is converted to the columns (keys, time, others), without nulls in keys and time. The
-operator does the rest (operators/asof_join.py).
+This module converts the right side to the columns (keys, time, others), without nulls in keys and
+time. The operator that finds the matches is in `operators/asof_join.py`.
 """
 
 from __future__ import annotations
@@ -32,21 +32,24 @@ def asof_join(
     """Joins each left row with the latest right row of its keys at or before its time.
 
     Args:
-        on: key columns, or a dict left -> right; none: one group. Null keys match nothing.
-        time: the column of time in both, or a dict left -> right: timestamps, dates or integers.
-        tolerance: the greatest age of the right row, the bound included: "5 minutes", or a number
-            where time is one.
+        on: key columns, or a dict left -> right; by default all rows are one group. Null keys match
+            nothing.
+        time: the time column of both sides, or a dict left -> right: timestamps, dates or integers.
+        tolerance: the maximum age of the matching right row, inclusive: "5 minutes", or an integer
+            if times are integers.
 
     Returns:
-        the left columns, then the right ones without keys (and without its time, if that has the
-            name of the left one), null where there is no such row. Of several right rows at the
-            same time the last in canonical order counts; copies on the right do not multiply.
+        the left columns, then the right columns without keys; nulls if there is no matching row.
+            The right time is omitted if it has the same name as the left one. If several right rows
+            have the latest time, the last of them in canonical order is taken. Duplicates on the
+            right do not multiply rows.
 
     Raises:
-        SchemaError: if keys or times differ in type, or columns clash.
+        SchemaError: if keys or times differ in type, or column names clash.
 
-    Cost: O(layers) rows for each changed row, and the left rows whose match may change: those from
-    a changed right row up to the next one, or within the tolerance.
+    Cost: O(layers) rows for each changed row, and the left rows whose match may change. These are
+    the rows from the time of a changed right row up to that of the next one, or within the
+    tolerance.
 
     Examples:
         >>> fares = flights.select("carrier", "date'2026-01-01' + day AS ts", "delay AS fare")
@@ -90,7 +93,12 @@ def asof_join(
 def _arranged(
     right: Definition, order: Sequence[int], keys: int, types: SparkTypeResolver
 ) -> Definition:
-    """The right side as the operator needs it: columns in order, keys and time not null."""
+    """Converts the right side to the form for the operator.
+
+    Args:
+        order: the positions of its columns: keys, time, others.
+        keys: the number of keys.
+    """
     names = [quoted(right.schema.names[i]) for i in order[: keys + 1]]
     there = filter_definition(right, " and ".join(f"{name} is not null" for name in names), types)
     schema = Schema([Field(f"c{n}", right.schema.types[i]) for n, i in enumerate(order)])
@@ -98,7 +106,7 @@ def _arranged(
 
 
 def _tolerance(given: Any, type_: str, name: str) -> int | None:
-    """The greatest distance of two times, in the units of their type."""
+    """Returns the maximum distance of two times in the unit of their type, or None."""
     whole = type_.endswith("int")
     if type_ not in (*TIMES, "date") and not whole:
         raise SchemaError(
@@ -118,7 +126,7 @@ def _tolerance(given: Any, type_: str, name: str) -> int | None:
 
 
 def _pairs(what: str, on: Any) -> list[tuple[str, str]]:
-    """Columns of both sides, pairwise."""
+    """Returns the columns of an argument as pairs of a left and a right column."""
     if isinstance(on, str):
         return [(on, on)]
     columns: Any = on if isinstance(on, Iterable) else [on]
@@ -132,7 +140,7 @@ def _pairs(what: str, on: Any) -> list[tuple[str, str]]:
 
 
 def _right_fields(left: Collection, right: Collection, rest: Sequence[int]) -> list[Field]:
-    """The right columns that follow the left ones.
+    """Returns the fields of the right columns in the result.
 
     Raises:
         SchemaError: if a left column has the same name.

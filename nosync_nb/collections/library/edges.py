@@ -1,7 +1,7 @@
-"""Checks the edges and nodes of graph algorithms, and normalises them once.
+"""Checks and normalises the edges and nodes that are passed to graph algorithms.
 
-Every function gets the name of its algorithm, so that an error quotes the call: the algorithm, the
-argument, the value, and the correct form.
+Every function has a parameter `what`, the name of the algorithm. So an error can quote the call:
+the algorithm, the argument, the value, and the correct form.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from nosync_nb.rows.types import FLOATS, INTEGERS
 
 
 def whole(what: str, argument: str, given: Any, least: int = 1, most: int | None = None) -> None:
-    """Refuses a value that is not an integer within bounds.
+    """Checks that the value of an argument is an integer from `least` to `most`.
 
     Raises:
-        StageError: names the algorithm, the argument and the value.
+        StageError: if it is not; the message has the algorithm, the argument and the value.
     """
     fits = isinstance(given, int) and not isinstance(given, bool) and given >= least
     if not fits or (most is not None and given > most):
@@ -30,25 +30,25 @@ def whole(what: str, argument: str, given: Any, least: int = 1, most: int | None
 
 
 def each_edge(what: str, edges: Collection) -> Collection:
-    """Each edge once."""
+    """Returns the distinct edges as (src, dst)."""
     return _ends(what, edges).distinct()
 
 
 def upwards(what: str, edges: Collection) -> Collection:
-    """Each pair of neighbours once, the lesser node first."""
+    """Returns each pair of neighbours once, as (src, dst) with src < dst."""
     ends = _ends(what, edges)
     turned = ends.filter("src > dst").select("dst AS src", "src AS dst")
     return ends.filter("src < dst").concat(turned).distinct()
 
 
 def neighbours(what: str, edges: Collection) -> Collection:
-    """Each pair of neighbours in both directions."""
+    """Returns each pair of neighbours in both directions, as (src, dst)."""
     ends = _ends(what, edges).filter("src <> dst")
     return ends.concat(ends.select("dst AS src", "src AS dst")).distinct()
 
 
 def weighted(what: str, edges: Collection, weight: str) -> tuple[Collection, str]:
-    """The shortest of parallel edges, as (src, dst, length), and the type of lengths."""
+    """Returns the shortest of parallel edges, as (src, dst, length), and the type of lengths."""
     if not isinstance(weight, str):
         raise SchemaError(
             f"{what}: weight={weight!r} is not the name of a column",
@@ -67,7 +67,7 @@ def weighted(what: str, edges: Collection, weight: str) -> tuple[Collection, str
 
 
 def nodes_of(what: str, argument: str, edges: Collection, given: Collection) -> Collection:
-    """Given nodes, each once, with the type of the edges' ends."""
+    """Returns the distinct nodes of an argument; their type must be that of the edges' ends."""
     wanted = _ends(what, edges).schema.types[0]
     nodes = _columns(what, argument, given, ["node"])
     definition_of(what, nodes, session_of(edges), argument)
@@ -80,7 +80,7 @@ def nodes_of(what: str, argument: str, edges: Collection, given: Collection) -> 
 
 
 def all_nodes(what: str, edges: Collection, given: Collection | None) -> Collection:
-    """The ends of edges and the given nodes, each once."""
+    """Returns the distinct ends of the edges, together with the nodes that were passed."""
     ends = _ends(what, edges)
     parts = [ends.select("dst AS node")]
     if given is not None:
@@ -89,12 +89,15 @@ def all_nodes(what: str, edges: Collection, given: Collection | None) -> Collect
 
 
 def named_nodes(nodes: Collection) -> Collection:
-    """Each node as a component of its own."""
+    """Returns rows (node, component) in which each node is a component by itself."""
     return nodes.select("node", "node AS component")
 
 
 def _ends(what: str, edges: Collection, weight: str | None = None) -> Collection:
-    """The edges without a null end, as (src, dst); a weight column is renamed to `length`."""
+    """Returns the edges without a null end, as (src, dst).
+
+    If there is a weight, it is the third column, `length`.
+    """
     ends = _columns(what, "edges", edges, ["src", "dst"], weight)
     src, dst = ends.schema.types[:2]
     if src != dst:
@@ -108,10 +111,10 @@ def _ends(what: str, edges: Collection, weight: str | None = None) -> Collection
 def _columns(
     what: str, argument: str, given: Any, wanted: list[str], weight: str | None = None
 ) -> Collection:
-    """The columns of an argument that an algorithm needs.
+    """Returns the columns of an argument that an algorithm needs.
 
     Raises:
-        SchemaError: if a column is missing, or the argument is not a collection; names the fault.
+        SchemaError: if the argument is not a collection, a column is missing, or a node is a map.
     """
     further = [] if weight is None else [weight]
     shape = f"({', '.join([*wanted, *further])})"
@@ -140,6 +143,6 @@ def _columns(
 
 
 def _short(given: Any) -> str:
-    """The text of a value for a message, shortened."""
+    """Returns the `repr` of a value, shortened for a message."""
     text = repr(given)
     return text if len(text) <= 60 else f"{text[:57]}..."

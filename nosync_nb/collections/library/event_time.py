@@ -1,9 +1,9 @@
-"""Lengths of event time in the form that people write them, and columns of it as microseconds.
+"""Parses lengths of time, and converts columns of event time to microseconds and back.
 
-Windows are computed on bigints of microseconds, so starts and ends are integer arithmetic. For
-`timestamp` both conversions are expressions, as they are for `timestamp_ntz` in UTC. In another
-time zone they take a Python function for each row, since no expression of Spark SQL ignores the
-zone.
+Windows are computed on bigints of microseconds, so their starts and ends need integer arithmetic
+only. For `timestamp` both conversions are SQL expressions, and also for `timestamp_ntz` in UTC. In
+another time zone, `timestamp_ntz` is converted by a Python function for each row, because every
+such expression of Spark SQL depends on the zone.
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ _UNITS = {
 
 
 def length(given: Any, what: str) -> int:
-    """A fixed length of time in microseconds: "1 hour 30 minutes", or a timedelta.
+    """Returns a fixed length of time in microseconds.
+
+    Args:
+        given: a text such as "1 hour 30 minutes", or a timedelta.
+        what: the name of the argument, for the error.
 
     Raises:
-        SchemaError: if it is not a length of time, or not above 0.
+        SchemaError: if the value is not a length of time, or is not above 0.
     """
     total = None
     if isinstance(given, timedelta):
@@ -61,7 +65,7 @@ def length(given: Any, what: str) -> int:
 
 
 def time_type(collection: Collection, on: str) -> str:
-    """The type of the event time."""
+    """Returns the type of the event time; raises SchemaError if it is not a timestamp."""
     type_ = collection.schema.select([on]).types[0]
     if type_ not in TIMES:
         raise SchemaError(
@@ -72,7 +76,10 @@ def time_type(collection: Collection, on: str) -> str:
 
 
 def with_micros(collection: Collection, on: str) -> tuple[Collection, str]:
-    """The rows that have an event time, with its microseconds as a further column."""
+    """Drops rows without an event time, and adds a column with its microseconds.
+
+    Returns: the collection, and the name of the new column.
+    """
     schema = collection.schema
     name = schema.unused("micros")
     time = quoted(schema.names[schema.index(on)])
@@ -86,7 +93,7 @@ def with_micros(collection: Collection, on: str) -> tuple[Collection, str]:
 
 
 def as_times(collection: Collection, names: Sequence[str], type_: str) -> Collection:
-    """The collection with columns of microseconds turned into times."""
+    """Converts columns of microseconds to times of a type."""
     if type_ == "timestamp":
         return collection.with_columns({n: f"timestamp_micros(`{n}`)" for n in names})
     if _utc(collection):
@@ -102,7 +109,7 @@ def as_times(collection: Collection, names: Sequence[str], type_: str) -> Collec
 @library_identity("to_micros/1")
 @dataclass(frozen=True)
 class ToMicros:
-    """A row with the microseconds of the time at a place as a further column."""
+    """Adds the microseconds of the time at a position of a row as its last value."""
 
     place: int
 
@@ -114,7 +121,7 @@ class ToMicros:
 @library_identity("from_micros/1")
 @dataclass(frozen=True)
 class FromMicros:
-    """A row with the microseconds at these places turned into times without a zone."""
+    """Converts the microseconds at some positions of a row to times without a zone."""
 
     places: tuple[int, ...]
 
@@ -126,5 +133,5 @@ class FromMicros:
 
 
 def _utc(collection: Collection) -> bool:
-    """Returns True if times with and without a zone are the same in the session."""
+    """Returns True if the session's time zone is UTC."""
     return session_of(collection).types.in_utc()

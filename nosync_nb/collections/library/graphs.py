@@ -44,14 +44,15 @@ def reachable(edges: Collection, roots: Collection) -> Collection:
 
     Args:
         edges: rows (src, dst).
-        roots: rows (node), of the type of the ends; they need not have edges.
+        roots: rows (node), with the type of the edges' ends; they need not have edges.
 
     Returns:
         rows (node), each once.
 
-    Cost: the first run follows each edge that can be reached once, in as many rounds as the
-    distance of the farthest node. An epoch follows the edges of nodes that come, go, or get nearer.
-    Ends: yes; no node comes twice.
+    Cost: the first run follows each reachable edge once. The number of rounds is the distance of
+    the farthest node. A later epoch follows the edges of nodes that become reachable or
+    unreachable, or whose distance changes.
+    Ends: always, because each node is reached only once.
     Source: McSherry et al., Differential dataflow, CIDR 2013.
 
     Examples:
@@ -71,22 +72,23 @@ def distances(edges: Collection, roots: Collection, weight: str | None = None) -
     """The length of the shortest path from the nearest of some nodes.
 
     Args:
-        edges: rows (src, dst), with weights (src, dst, weight).
-        roots: rows (node), of the type of the ends; they have distance 0.
-        weight: a column of integers or doubles, the length of an edge; without it every edge has
-            length 1. The shortest of parallel edges counts; one without a length (null) is ignored.
+        edges: rows (src, dst), or with weights (src, dst, weight).
+        roots: rows (node), with the type of the edges' ends; they have distance 0.
+        weight: the column with the length of an edge, integers or doubles; by default every edge
+            has length 1. Of parallel edges the shortest counts; an edge with a null length is
+            ignored.
 
     Returns:
-        rows (node, dist), one for each node that can be reached: dist is an int, with weights a
-            bigint or a double.
+        rows (node, dist), one for each node that can be reached. The type of dist is int; with
+            weights it is bigint or double.
 
     Raises:
         SchemaError: if the weight is neither an integer nor a double.
 
-    Cost: as `reachable`; with weights, a node is visited again in each round that finds a shorter
+    Cost: as `reachable`. With weights, a node is visited again in each round that finds a shorter
     path with more edges. One edge can change the path of a node, and of all nodes reached through
     it.
-    Ends: with lengths above 0 always, and with others unless a circle shortens a path for ever
+    Ends: always if all lengths are above 0. A cycle of negative length shortens a path for ever
     (DivergenceError).
     Source: Bellman, On a routing problem, 1958.
 
@@ -123,12 +125,13 @@ def connected_components(edges: Collection, nodes: Collection | None = None) -> 
     Returns:
         rows (node, component): the component is named by its least node.
 
-    Only nodes that are less than all their neighbours start with a name, since no other node can be
-    the least of a component.
+    Names spread along the edges, and each node takes the least. Only nodes that are less than all
+    their neighbours start with a name, because no other node can be the least of a component.
 
-    Cost: each edge carries each lesser name that arrives; the number of rounds is the diameter of
-    the component. An epoch follows the nodes whose name changes, or arrives by another path.
-    Ends: yes; names only decrease.
+    Cost: each edge passes on each lesser name that arrives. The number of rounds is at most the
+    diameter of a component. A later epoch follows the nodes whose name changes, or arrives along
+    another path.
+    Ends: always, because names only decrease.
     Source: Murray et al., Naiad, SOSP 2013.
 
     Examples:
@@ -150,16 +153,18 @@ def strongly_connected_components(edges: Collection, nodes: Collection | None = 
         nodes: rows (node), for nodes without edges.
 
     Returns:
-        rows (node, component): the component is named by its least node; a node on no circle is a
-            component of its own.
+        rows (node, component): the component is named by its least node; a node that is on no cycle
+            is a component by itself.
 
-    An outer loop contains two inner loops. The first computes for each node the least node that
-    reaches it, and removes the edges whose ends differ in it. The second does the same for the
-    least node that each node reaches. The outer loop ends when no edge is removed.
+    An outer loop contains two inner loops. The first computes for each node the least node from
+    which it can be reached. An edge is removed if this least node is not the same for both ends.
+    The second does the same for the least node that can be reached. The outer loop ends when no
+    edge is removed.
 
-    Cost: two propagations of names through the remaining edges, for each round of the outer loop; a
-    random graph takes a few. State: the changes in each round of each round.
-    Ends: yes; edges are only removed.
+    Cost: names spread twice through the remaining edges, in each round of the outer loop. A random
+    graph takes a few such rounds. The state has the changes of each round of the inner loops, for
+    each round of the outer loop.
+    Ends: always, because edges are only removed.
     Source: Orzan, On distributed verification and verified distribution, 2004 (colouring); as a
     nested loop: McSherry et al., Differential dataflow, CIDR 2013.
 
@@ -171,7 +176,7 @@ def strongly_connected_components(edges: Collection, nodes: Collection | None = 
     named = named_nodes(all_nodes("strongly_connected_components", edges, nodes))
 
     def trimmed(links: Collection, src: str, dst: str) -> Collection:
-        """The edges whose ends get the same least name if names spread from `src` to `dst`."""
+        """Returns the edges whose ends have the same least name if names spread to `dst`."""
         names = _least(named, links, src, dst)
         return (
             links.join(names, on={"src": "node"})
@@ -193,24 +198,25 @@ def pagerank(
 ) -> Collection:
     """The rank that the links of a graph give to each of its nodes, in whole millionths.
 
-    The average page has rank 1 000 000. In each round a page gives `damping_percent` of its rank to
-    the pages it links to, in equal shares, each rounded down to a millionth; each page also gets
-    the rest of 1 000 000. A page without links gives no rank away: its rank is lost to the others,
-    where other definitions spread it over all. Integers are exact, so equal edges give equal ranks,
-    independent of earlier epochs.
+    The average page has rank 1 000 000. In each round a page distributes `damping_percent` of its
+    rank to the pages that it links to, in equal shares. Each share is rounded down to a millionth.
+    Every page also receives (100 - `damping_percent`) % of 1 000 000. The rank of a page without
+    links is not distributed; some other definitions distribute it over all pages. Ranks are
+    integers, so they are exact: equal edges have equal ranks, independent of earlier epochs.
 
     Args:
-        edges: rows (src, dst); an edge to itself is a link like any other.
+        edges: rows (src, dst); an edge from a page to itself is a link like any other.
         nodes: rows (node), for nodes without edges.
-        rounds: the number of rounds; the error shrinks by `damping_percent` each time.
+        rounds: the number of rounds; each multiplies the error by `damping_percent` / 100.
         damping_percent: 1 to 99.
 
     Returns:
         rows (node, rank bigint).
 
-    Cost: each edge once a round at first. An epoch follows the shares that change, up to `rounds`
-    links far, until rounding hides them. NOTE: in a graph of small diameter one link changes all
-    ranks, and an epoch costs as much as the first run; fewer rounds help.
+    Cost: the first run uses each edge once in each round. A later epoch follows the shares that
+    change, along at most `rounds` links, until rounding removes the difference. NOTE: in a graph of
+    small diameter one link changes all ranks, and an epoch costs as much as the first run; fewer
+    rounds help.
     Ends: after `rounds`.
     Source: Page et al., The PageRank citation ranking, 1999.
 
@@ -246,8 +252,8 @@ def triangles(edges: Collection) -> Collection:
     Returns:
         rows (a, b, c), a < b < c, each once.
 
-    Cost: no loop. Pairs of edges a-b, b-c with a < b < c are stored: m x n at a node with m lesser
-    and n greater neighbours. An epoch touches the pairs that contain a changed edge.
+    Cost: there is no loop. Pairs of edges a-b, b-c with a < b < c are stored: m x n pairs at a node
+    with m lesser and n greater neighbours. An epoch reads the pairs that contain a changed edge.
 
     Examples:
         >>> nosync.graphs.triangles(links).rows()
@@ -271,10 +277,12 @@ def k_core(edges: Collection, k: int) -> Collection:
     Returns:
         rows (node).
 
-    Cost: each edge once at first, and once when an end leaves; the number of rounds is the longest
-    chain of nodes that leave after each other. An epoch follows the nodes that leave earlier or
-    later, or not.
-    Ends: yes; nodes only leave.
+    In each round the nodes with fewer than k remaining neighbours leave the set.
+
+    Cost: the first run uses each edge once, and once more when one of its ends leaves. The number
+    of rounds is the length of the longest chain of nodes that leave one after the other. A later
+    epoch follows the nodes that leave in another round than before, or no longer leave.
+    Ends: always, because no node enters the set again.
     Source: Seidman, Network structure and minimum degree, 1983.
 
     Examples:
@@ -303,22 +311,23 @@ def label_propagation(
 ) -> Collection:
     """Communities: each node repeatedly takes the label that most of its neighbours have.
 
-    All nodes choose at once. A node begins with itself as label and has a vote among its
-    neighbours; of labels with equally many votes the least is taken. So the result is a function of
-    the edges, and two nodes do not swap labels for ever.
+    All nodes choose at the same time. Each node begins with itself as its label, and also votes for
+    its own label. If several labels have the most votes, the node takes the least of them. So the
+    result is a function of the edges, and two nodes do not swap labels for ever.
 
     Args:
         edges: rows (src, dst); their direction does not matter.
-        nodes: rows (node), for nodes without edges; they keep their own label.
+        nodes: rows (node), for nodes without edges; each has itself as its label.
         rounds: the number of rounds.
 
     Returns:
         rows (node, label).
 
-    Cost: each edge once a round at first. An epoch follows the nodes that choose another label.
+    Cost: the first run uses each edge once in each round. A later epoch follows the nodes that
+    choose another label.
     Ends: after `rounds`.
-    Source: Raghavan et al., Near linear time algorithm to detect community structures, 2007; here
-    nodes choose all at once and vote for themselves.
+    Source: Raghavan et al., Near linear time algorithm to detect community structures, 2007; in
+    contrast to it, all nodes choose at the same time and vote for their own label.
 
     Examples:
         >>> found = nosync.graphs.label_propagation(links)
@@ -328,11 +337,11 @@ def label_propagation(
     whole("label_propagation", "rounds", rounds)
     own = all_nodes("label_propagation", edges, nodes)
     both = neighbours("label_propagation", edges).concat(own.select("node AS src", "node AS dst"))
-    # Votes count downwards, so that one aggregate finds most votes and of those the least label.
+    # Votes are negative, so that one `min_by` finds the most votes and then the least label.
     voters = both.select("src", "dst", "CAST(-1 AS BIGINT) AS vote")
 
     def chosen(labels: Collection) -> Collection:
-        """The least of the labels with most votes."""
+        """Returns the next labels: for each node the one with the most votes."""
         return (
             labels.join(voters, on={"node": "src"})
             .group_by("dst", "label")
@@ -346,7 +355,11 @@ def label_propagation(
 
 
 def _least(named: Collection, links: Collection, src: str, dst: str) -> Collection:
-    """The least name that reaches each node along edges from `src` to `dst`."""
+    """Computes the least name that reaches each node along the edges from `src` to `dst`.
+
+    Args:
+        named: rows (node, component) with the initial names.
+    """
     return named.iterate(
         lambda names: (
             names.join(links, on={"node": src})

@@ -1,8 +1,9 @@
 """Windows over event time: compositions of the operators of collections.
 
-The result of every function depends only on the current rows of its inputs. A late row changes the
-windows it belongs to, a retracted row leaves them, and no window waits for a clock. `retain` drops
-windows that are old by the newest event time, which frees space and keeps late rows out.
+The result of every function depends only on the current rows of its inputs. A late row is added to
+its windows, a retracted row is removed from them, and no window waits for a clock. `retain` drops
+windows that are old in comparison with the newest event time. This frees space, and late rows of
+such windows are dropped as well.
 
 Examples:
     >>> start = "timestamp '2026-01-01 09:50' + day * interval 5 minutes AS ts"
@@ -47,14 +48,15 @@ def tumbling(
     Args:
         on: the event time, a `timestamp` or `timestamp_ntz`; rows where it is null are left out.
         every: the length, such as "15 minutes" or a timedelta; windows begin at multiples of it
-            since 1970-01-01 00:00, as Spark's do.
-        retain: drops windows that begin more than this, rounded up to whole windows, before the
-            newest one, and with them the rows that come too late; see `retained`.
+            since 1970-01-01 00:00, as in Spark.
+        retain: drops windows that begin more than this length before the newest window. The length
+            is rounded up to whole windows. Late rows of dropped windows are dropped; see
+            `retained`.
 
     Returns:
         the columns, then `window_start` and `window_end` (exclusive); group by them.
 
-    Cost: a few microseconds a changed row at most.
+    Cost: at most a few microseconds for each changed row.
 
     Examples:
         >>> start = "timestamp '2026-01-01 09:50' + day * interval 5 minutes AS ts"
@@ -78,15 +80,18 @@ def sliding(
     """Puts each row into all windows of length `size` that hold it; one begins every `every`.
 
     Args:
-        on, retain: as for `tumbling`; `retain` is rounded up to whole steps of `every`.
+        on: the event time, as for `tumbling`.
+        size: the length of a window.
+        every: the step from the start of a window to the next start.
+        retain: as for `tumbling`; it is rounded up to whole steps of `every`.
 
     Returns:
-        a copy of the row for each of its windows, with `window_start` and `window_end`.
+        one row for each window of an input row: its columns, `window_start` and `window_end`.
 
     Raises:
         SchemaError: if `every` is longer than `size`, or a row would be in more than 200 windows.
 
-    Cost: the number of windows of a row, for each changed row.
+    Cost: in proportion to the changed rows and the number of windows of each.
 
     Examples:
         >>> start = "timestamp '2026-01-01 09:50' + day * interval 5 minutes AS ts"
@@ -111,14 +116,20 @@ def sliding(
 
 
 def _retained_steps(retain: Length | None, every: Length) -> int | None:
-    """The number of steps that are retained before the newest one; None if all are retained."""
+    """Returns how many steps before the newest one are retained; None if all are."""
     return None if retain is None else _grains(retain, every)
 
 
 def _windows(
     collection: Collection, on: str, long: int, step: int, steps: int | None
 ) -> Collection:
-    """The rows with all windows of `long` microseconds, one each `step`, that hold them."""
+    """Builds the rows with all of their windows.
+
+    Args:
+        long: the length of a window in microseconds.
+        step: the microseconds from the start of a window to the next start.
+        steps: the number of steps before the newest one that are retained; `None` means all.
+    """
     type_ = time_type(collection, on)
     time, name = with_micros(collection, on)
     names = _window_names(collection)
@@ -126,7 +137,7 @@ def _windows(
     for back in range(-(-long // step)):
         start = f"`{name}` - pmod(`{name}`, {step}L) - {back * step}L"
         part = time
-        if (back + 1) * step > long:  # only a part of the step is inside
+        if (back + 1) * step > long:  # because this window ends within the step
             part = part.filter(f"`{name}` < {start} + {long}L")
         parts.append(part.with_columns({names[0]: start, names[1]: f"{start} + {long}L"}))
     windows = parts[0].concat(*parts[1:]) if len(parts) > 1 else parts[0]
@@ -138,17 +149,21 @@ def _windows(
 def retained(collection: Collection, *, on: str, retain: Length, grain: Length) -> Collection:
     """The rows that are not too old by the newest event time.
 
-    Time is cut into grains. A row is retained while its grain begins at most `retain`, rounded up
-    to whole grains, before the grain of the greatest event time in the collection. So a row at most
-    `retain` old is always in the result. The rows of a grain come and go together, so a result is
-    never computed from a part of a grain. Rows that come too late are dropped the same way. If the
-    newest row is retracted, the rows that it had pushed out return.
+    Time is divided into grains of equal length. The newest grain is that of the greatest event time
+    in the collection. A row is retained if its grain begins at most `retain` before the newest
+    grain, where `retain` is rounded up to whole grains. So the result contains every row that is at
+    most `retain` older than the newest one. All rows of a grain enter and leave the result
+    together, so no later aggregate sees a part of a grain. Late rows of older grains are dropped.
+    If the newest row is retracted, the rows that it had excluded return.
+
+    Args:
+        on: the event time, as for `tumbling`.
 
     Raises:
         SchemaError: if `retain` is more than 10 000 grains.
 
-    Cost: a changed row costs a join; when the newest time enters another grain, also `retain /
-    grain` numbers and the rows of the grains that leave.
+    Cost: a join for each changed row. When another grain becomes the newest, also `retain / grain`
+    numbers, and the rows of the grains that leave the result.
 
     Examples:
         >>> days = flights.select("timestamp '2026-01-01' + day * interval 1 day AS ts")
@@ -163,7 +178,7 @@ def retained(collection: Collection, *, on: str, retain: Length, grain: Length) 
 
 
 def _grains(retain: Length, grain: Length) -> int:
-    """The number of grains that are retained before the newest."""
+    """Returns the number of grains before the newest one that are retained."""
     grains = -(-length(retain, "retain") // length(grain, "grain"))
     if grains > _GRAINS_MAX:
         raise SchemaError(
@@ -174,9 +189,14 @@ def _grains(retain: Length, grain: Length) -> int:
 
 
 def _newest(collection: Collection, micros: str, width: int, grains: int) -> Collection:
-    """The rows whose grain is among the newest, by a semi-join with the numbers of these grains.
+    """Builds the rows of the newest grains, by a semi-join with the numbers of these grains.
 
-    The numbers change only when the newest grain does, and most of these changes cancel.
+    The numbers change only when another grain becomes the newest. Then most of them stay the same.
+
+    Args:
+        micros: the column of the event time in microseconds.
+        width: the length of a grain in microseconds.
+        grains: the number of grains before the newest one that are retained.
     """
     number = collection.schema.unused("grain")
     cut = f"(`{micros}` - pmod(`{micros}`, {width}L)) div {width}L"
@@ -193,14 +213,15 @@ def sessions(
 
     Args:
         on: the event time, as for `tumbling`.
-        keys: columns; each combination of their values has its own sessions.
+        gap: the longest time between two successive rows of a session.
+        keys: key columns; each combination of their values has separate sessions.
 
     Returns:
         the columns, then `window_start`, the first event of the session, and `window_end`, its last
             event plus `gap`.
 
-    Cost: the rows of the sessions that contain a changed row or are near it; not the others of its
-    key.
+    Cost: in proportion to the rows of the sessions that contain a changed row or are next to one;
+    other sessions of its key are not read.
 
     Examples:
         >>> start = "timestamp '2026-01-01' + day * interval 1 hour AS ts"
@@ -233,7 +254,7 @@ def sessions(
 @library_identity("back_from/1")
 @dataclass(frozen=True)
 class BackFrom:
-    """Returns the number of a grain, and those of the `grains` before it."""
+    """Returns the number of a grain, and the numbers of the `grains` grains before it."""
 
     grains: int
 
@@ -242,7 +263,7 @@ class BackFrom:
 
 
 def _window_names(collection: Collection) -> tuple[str, str]:
-    """The names of the columns to be added."""
+    """Returns the names of the new columns; raises SchemaError if a name is used already."""
     for name in ("window_start", "window_end"):
         if any(n.lower() == name for n in collection.schema.names):
             raise SchemaError(

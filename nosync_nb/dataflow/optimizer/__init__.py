@@ -1,1 +1,1 @@
-"""Plans that run in place of a definition, with equal results."""
+"""Transformations of a definition into a cheaper plan with the same result."""

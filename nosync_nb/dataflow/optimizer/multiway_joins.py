@@ -1,27 +1,28 @@
 """Replaces a chain of joins with one multiway join, which stores no intermediate rows.
 
 As written, `(A join B) join C` stores the rows of `A join B` by the key of C, in memory and in the
-log. A multiway join stores A, B and C by one more key instead, the key that finds the partners of
-C. All readers share an arrangement of a named collection.
+log. A multiway join stores no such rows. Instead it needs one more arrangement of A or B, by the
+key that finds the partners of C. All readers share an arrangement of a named collection.
 
-A join absorbs the join on its left side, and the projections and renamings between them, if
+A join absorbs the join on its left side, and the projections and renamings between them, under
+these conditions:
 1. No other part reads the left join. A named collection is stored for its readers in any case.
-2. No predicate is between them, or others maintain the arrangement that would be needed. Otherwise
-   the rows after the predicate are fewer. With TPC-H's third query, and no other reader of orders
-   by their own key, epochs of 7500 rows took a third longer and the disk held a sixth more.
-   Predicates are evaluated as early as possible, if no row makes them raise and they run in
-   process.
-3. All columns on the left that it is joined by are of one input. That input is a named collection,
-   or already has an arrangement by them. Otherwise rows would be stored a second time for this join
-   alone.
-4. It is not a cross join, and not part of a loop.
-5. The multiway join saves more arrangements than it requests, not counting those that others
-   maintain. An equal number would be wider, because arrangements of named collections have all
-   columns. A star of facts with two other tables, and without another reader, took half as much
-   disk again, and twice as long for 7500 rows.
+2. No predicate is between the joins, or other stages maintain the arrangement that would be needed.
+   Otherwise it would cost more, because fewer rows are left after the predicate. With TPC-H's third
+   query, and no other reader of orders by their own key, epochs of 7500 rows took a third longer
+   and used a sixth more disk. In a multiway join a predicate is evaluated as early as possible. It
+   must run in this process, and no row may make it raise.
+3. All left key columns belong to one input. That input is a named collection, or already has an
+   arrangement by them. Otherwise rows would be stored a second time for this join alone.
+4. The join is not a cross join, and not part of a loop.
+5. The multiway join saves more arrangements than it requests, not counting those that other stages
+   maintain. With equal numbers it would store more bytes, because arrangements of named collections
+   have all columns. A star of facts with two other tables, and without another reader, used 1.5
+   times the disk, and took twice as long for 7500 rows.
 
-If named collections already have rows, the estimated sizes of both plans replace conditions 2 and 5
-(`dataflow/cardinality.py`): the smaller plan counts as if others maintained its arrangements.
+If the named collections already have rows, the estimated sizes of both plans replace conditions 2
+and 5 (`dataflow/cardinality.py`): the arrangements of the smaller plan count as if other stages
+maintained them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Expression, compile_expression, conjuncts, of_params
 
 LEAST = 2
-"""Fewer joins store no intermediate rows."""
+"""A definition with fewer joins has no intermediate rows, so it has no chain."""
 
 _SIEVED = "a predicate is between the joins"
 
@@ -44,21 +45,21 @@ _BETWEEN = ("join", "select", "filter")
 Spot = tuple[int, int]
 
 Lookup = tuple[str, tuple[int, ...]]
-"""A named collection in the order of a key: its name, and the positions of the key."""
+"""A lookup into a named collection by a key: its name, and the positions of the key columns."""
 
 NOBODYS: frozenset[Lookup] = frozenset()
 
 
 class _Chain(NamedTuple):
-    """Inputs of a multiway join.
+    """A chain of joins, which a multiway join can replace.
 
     Attributes:
         inputs: the joined parts.
-        ports: the lookup keys of the inputs, as (input, positions).
-        same: columns that are equal, as disjoint sets.
-        tests: predicates, as parameters of the operator.
-        columns: the input and position of each column of the output.
-        more: the number of ports that the definition as written would not request.
+        ports: the lookup keys of the inputs, as (number of the input, positions of the key).
+        same: the sets of columns that are equal; the sets are disjoint.
+        tests: the predicates, as parameters of the operator.
+        columns: the input and the position of each column of the output.
+        more: the number of arrangements that the definition as written would not request.
     """
 
     inputs: tuple[Definition, ...]
@@ -70,7 +71,10 @@ class _Chain(NamedTuple):
 
     @property
     def saved(self) -> int:
-        """The number of arrangements that it saves: intermediate ones minus additional ports."""
+        """The number of arrangements that the multiway join saves.
+
+        This is the number of intermediate arrangements minus the additional ones of inputs.
+        """
         return len(self.inputs) - 2 - self.more
 
 
@@ -78,8 +82,10 @@ class _ChainSearch(NamedTuple):
     """The chains of a definition.
 
     Attributes:
-        spines: the chains that extend each other, by the id of each of their parts.
-        ended: why joins above a part form no chain with those below it, by the id of the part.
+        spines: the parts of a sequence of joins with their chains, each of which extends the
+            previous one; by the `id` of each of the parts.
+        ended: the reason why the joins above a part form no chain with the joins below it, by the
+            `id` of the part.
     """
 
     spines: dict[int, list[tuple[Definition, _Chain]]]
@@ -106,9 +112,9 @@ def with_multiway_joins(tree: Definition, others: Container[Lookup] = NOBODYS) -
 
 
 def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
-    """Returns why joins of a plan store the rows of joins below them, by the ids of their parts.
+    """Returns the reasons why joins of a plan store the rows of joins below, by `id` of the part.
 
-    Cost: as for `with_multiway_joins`.
+    Cost: that of `with_multiway_joins`.
     """
     parts = [*plan.walk()]
     if sum(part.op == "join" for part in parts) < LEAST:
@@ -127,7 +133,10 @@ def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
 
 
 def lookup_keys(plan: Definition) -> frozenset[Lookup]:
-    """Returns the lookups of joins into named collections. Cost: O(size)."""
+    """Returns the lookups of the joins of a plan into named collections.
+
+    Cost: O(size).
+    """
     sought: set[Lookup] = set()
     for part in plan.walk():
         if part.op == "join":
@@ -173,9 +182,10 @@ def _is_chainable_join(part: Definition) -> bool:
 
 
 def _best_chain(spine: Sequence[tuple[Definition, _Chain]]) -> tuple[Definition, _Chain]:
-    """Returns the chain that saves most of those that extend each other; the shortest of these.
+    """Returns the chain of a spine that saves the most arrangements, with its part.
 
-    It includes the projections and predicates above its last join.
+    If several save the same number, it is the shortest. The chain includes the projections and
+    predicates above its last join.
     """
     _, best = max(spine, key=lambda each: each[1].saved)
     return [each for each in spine if len(each[1].inputs) == len(best.inputs)][-1]
@@ -197,7 +207,7 @@ def _rebuild(parts: Sequence[Definition], tops: Mapping[int, _Chain]) -> Definit
 
 
 def _multiway_join(part: Definition, chain: _Chain, inputs: Sequence[Definition]) -> Definition:
-    """Returns a multiway join in place of a part."""
+    """Returns the multiway join that replaces a part."""
     params = {
         "inputs": [number for number, _ in chain.ports],
         "keys": [list(key) for _, key in chain.ports],
@@ -216,9 +226,10 @@ def _chain_of_one(part: Definition) -> _Chain:
 
 
 def _join_input(part: Definition) -> tuple[Definition, Sequence[int]]:
-    """Returns an input of a join, and the positions of its columns in it.
+    """Returns an input of a join, and for each column its position in that input.
 
-    For a projection or renaming of a named collection this is the collection, which others share.
+    For a projection or renaming of a named collection, the input is the collection itself, because
+    other readers share its arrangements.
     """
     leaf, positions = part, [*range(len(part.schema))]
     while _is_projection(leaf):
@@ -228,7 +239,7 @@ def _join_input(part: Definition) -> tuple[Definition, Sequence[int]]:
 
 
 def _is_projection(part: Definition) -> bool:
-    """Returns True if a part is a projection of its input."""
+    """Returns True if a part selects columns of its input without computing any."""
     if part.op != "select":
         return False
     return all(isinstance(position, int) for position in part.params["outputs"])
@@ -237,7 +248,10 @@ def _is_projection(part: Definition) -> bool:
 def _extend_chain(
     part: Definition, inner: _Chain, others: Container[Lookup]
 ) -> _Chain | str | None:
-    """Returns the chain of the first input extended by a part, or why it ends there."""
+    """Returns the chain of the first input, extended by a part.
+
+    Returns the reason as text if the chain ends there; None if the part cannot be in a chain.
+    """
     match part.op:
         case "join" if part.params["left"]:
             return _with_join(part, inner, others)
@@ -275,9 +289,9 @@ def _with_join(part: Definition, inner: _Chain, others: Container[Lookup]) -> _C
 
 
 def _lookup_port(inner: _Chain, left: Sequence[Spot]) -> tuple[int, tuple[int, ...]] | str:
-    """Returns the lookup key that finds the partners of a new input.
+    """Returns the lookup by which a chain finds the partners of a new input.
 
-    Returns text instead if that would store rows for this input alone: the reason.
+    Returns the reason as text if the lookup would need an arrangement for this join alone.
     """
     classes = {place: at for at, places in enumerate(inner.same) for place in places}
     if all(place in classes for place in left):
@@ -301,13 +315,16 @@ def _lookup(part: Definition, key: tuple[int, ...]) -> Lookup | None:
 def _unite_columns(
     same: Sequence[frozenset[Spot]], one: Spot, other: Spot
 ) -> tuple[frozenset[Spot], ...]:
-    """Returns sets of equal columns after two columns were declared equal."""
+    """Returns the sets of equal columns after two columns have become equal."""
     both = frozenset((one, other)).union(*(each for each in same if one in each or other in each))
     return (*(each for each in same if each.isdisjoint(both)), both)
 
 
 def _with_filter(part: Definition, inner: _Chain) -> _Chain | None:
-    """Returns a chain with the predicate of a filter, conjunct by conjunct."""
+    """Returns a chain with the conjuncts of a filter added to its predicates.
+
+    Returns None if a conjunct is nondeterministic, may raise, or needs Spark.
+    """
     tests = []
     schema = part.inputs[0].schema
     for text in conjuncts(part.params["predicate"]):
@@ -328,7 +345,7 @@ def _with_filter(part: Definition, inner: _Chain) -> _Chain | None:
 
 
 def _compiled_predicate(sql: str, part: Definition) -> Expression | None:
-    """Returns a predicate over the columns that a filter reads; None if it does not compile."""
+    """Compiles a predicate over the input of a filter; returns None if that fails."""
     settings = of_params(part.params)
     try:
         return compile_expression(

@@ -1,34 +1,36 @@
-"""Pushes filters down a definition where that saves work and changes no result.
+"""Pushes filters down a definition and prunes columns, where that saves work.
 
 A filter above a join is evaluated on the side whose columns it reads, before rows of that side are
 joined and stored. It is also pushed into the inputs of a union, and below `distinct`. The conjuncts
-of an `and` move separately.
+of an `and` are pushed separately.
 
 The pushdown preserves these properties:
 1. A predicate moves only if no row can make it raise. Below a join it is also evaluated on rows
    without a partner, unlike in the definition as written.
-2. It moves below no operator that may raise. As written that operator has processed all rows, and
-   must still do so.
-3. It stays above a part with another reader, and above named collections. A named collection has
-   one arrangement for all readers, and filtered rows would need another one.
-4. It stays above `top`, aggregates, functions and loops, because there rows decide about other
-   rows.
+2. A predicate does not move below an operator that may raise. In the definition as written that
+   operator processes all rows, so it must do so in the plan.
+3. A predicate stays above a part with another reader, and above named collections. A named
+   collection has one arrangement for all readers, and filtered rows would need another one.
+4. A predicate stays above `top`, aggregates, functions and loops, because there a row may affect
+   the result for other rows.
 
 The module also prunes columns: every part of the resulting definition has only the columns that are
-read. The required columns are determined from the top. The result has all its columns, and each
-operator determines the input columns for its own required ones (`Spec.reads`). Joins and selects
-then output fewer columns. If another operator would carry unread columns, a `select` is inserted
-below it. It is fused with the adjacent row-wise operators and copies nothing.
+read. The required columns are determined from the top down. The result has all of its columns. From
+the required columns of its output, each operator determines the required columns of its inputs
+(`Spec.reads`). Joins and selects then output fewer columns. If another operator would carry unread
+columns, a `select` is inserted below it. The `select` is fused with the adjacent row-wise
+operators, and copies no rows.
 
 These properties are preserved:
-- Named collections have all their columns; one arrangement of them by a key serves all readers.
-- The rows of the result and its definition. This is a plan, which does not contribute to
+- Named collections. They have all of their columns, so that one arrangement by a key serves all
+  readers.
+- The rows of the result. The definition itself is also unchanged: a plan does not contribute to
   fingerprints of stages, and may differ in the next release.
-- Errors. An expression that may raise is computed for the same rows, required or not. Rows with a
-  negative multiplicity may cancel others once the columns that distinguish them are pruned. Such
-  rows are in no collection that is read, so nothing is computed for them. Therefore the plan raises
-  no error that the definition as written would not raise.
-- Loops, with all their inputs.
+- Errors. An expression that may raise is computed for the same rows, even if it is not required.
+  Rows with a negative multiplicity may cancel others after the columns that distinguish them are
+  pruned. Such rows are in no collection that is read, so nothing is computed for them. Therefore
+  the plan raises no error that the definition as written would not raise.
+- Loops and all of their inputs.
 """
 
 from __future__ import annotations
@@ -54,13 +56,15 @@ _UNREAD = LostColumn("no other operator reads it", retyped=False)
 
 
 def with_pruned_columns(tree: Definition, types: Types | None) -> Definition:
-    """Returns an equivalent definition without unread columns; itself if all columns are read.
+    """Returns an equivalent definition without unread columns.
+
+    If all columns are read, or the definition does not compile, it returns the same object.
 
     Cost: O(size), and the compilation of its expressions.
     """
     try:
         return _ColumnPruner(tree, types).tree()
-    except (LostColumnError, NosyncError):  # as written it does not compile either, or not now
+    except (LostColumnError, NosyncError):  # because the definition does not compile at present
         return tree
 
 
@@ -68,9 +72,9 @@ class _ColumnPruner:
     """Prunes one definition.
 
     Attributes:
-        wanted: by the `id` of a part, its columns that are read.
-        reads: for each part, the columns of its inputs that it reads.
-        arranged: the parts with a reader that is not row-wise.
+        wanted: the columns of each part that are read, by `id` of the part.
+        reads: the columns of its inputs that each part reads, by `id` of the part.
+        arranged: the parts, by `id`, that have a reader that is not row-wise.
     """
 
     def __init__(self, tree: Definition, types: Types | None) -> None:
@@ -92,7 +96,7 @@ class _ColumnPruner:
         return self.made[id(self.parts[-1])][0]
 
     def _record_reads(self, part: Definition) -> None:
-        """Records the columns that a part reads, after all of its readers."""
+        """Records the columns that a part reads; its readers must have been recorded before."""
         wanted, spec = self.wanted[id(part)], SPECS.get(part.op)
         if spec is None or id(part) in self.fixed:
             reads = all_columns(part, frozenset(), self.types)
@@ -108,7 +112,7 @@ class _ColumnPruner:
                 self.arranged.add(id(each))
 
     def _narrow(self, part: Definition) -> tuple[Definition, tuple[int, ...]]:
-        """Returns a part over narrowed inputs, and the positions of its remaining columns."""
+        """Returns a part without unread columns, and the positions of its remaining columns."""
         every = tuple(range(len(part.schema)))
         spec = SPECS.get(part.op)
         if spec is None or id(part) in self.fixed:
@@ -143,7 +147,7 @@ class _ColumnPruner:
     def _trim_input(
         self, part: Definition, each: Definition, reads: Places
     ) -> tuple[Definition, tuple[int, ...]]:
-        """Returns an input without unread columns, if its reader would copy or compare them."""
+        """Returns an input, without unread columns if its reader would pass them on."""
         narrowed, have = self.made[id(each)]
         carries = (is_linear(part) and part.op != "select") or part.op == "concat"
         if not carries or reads.issuperset(have):
@@ -158,14 +162,14 @@ class _ColumnPruner:
         have: tuple[int, ...],
         required: tuple[int, ...],
     ) -> tuple[Definition, tuple[int, ...]]:
-        """Returns a part without its unread columns, if a reader arranges it."""
+        """Returns a row-wise part, without unread columns if a reader arranges its rows."""
         if have == required or not is_linear(part) or id(part) not in self.arranged:
             return narrowed, have
         return _project(narrowed, have, required)
 
 
 def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
-    """Returns the parts, by `id`, that are in loops or inputs of loops; these are not planned."""
+    """Returns the parts, by `id`, that are loops or below a loop; they are not changed."""
     fixed: set[int] = set()
     for part in reversed(parts):
         if part.op in ("iterate", "variable") or id(part) in fixed:
@@ -177,18 +181,22 @@ def parts_with_fixed_columns(parts: Sequence[Definition]) -> set[int]:
 def _project(
     narrowed: Definition, have: tuple[int, ...], required: tuple[int, ...]
 ) -> tuple[Definition, tuple[int, ...]]:
-    """Returns a projection of a part whose columns have the positions `have`."""
+    """Returns a projection of a part to the required columns.
+
+    Args:
+        have: the original positions of the columns of the part.
+    """
     return narrowed.columns([have.index(position) for position in required]), required
 
 
 def _narrowest_column(schema: Schema) -> set[int]:
-    """Returns a column for rows that are only counted: one of fixed width, if there is one."""
+    """Returns the column to retain if rows are only counted; if possible, of fixed width."""
     positions = range(len(schema))
     return {min(positions, key=lambda i: (schema.types[i] not in FIXED, i))} if positions else set()
 
 
 _PASSING = ("concat", "negate", "distinct", "consolidate", "except_all", "subtract")
-"""Operators whose output contains a row only for equal rows of the inputs."""
+"""Operators for which the count of an output row depends only on equal rows of the inputs."""
 
 
 class _Conjunct(NamedTuple):
@@ -199,7 +207,7 @@ class _Conjunct(NamedTuple):
 
 
 def with_pushed_filters(tree: Definition) -> Definition:
-    """Returns an equivalent definition with its filters pushed down; itself if no filter moves."""
+    """Returns an equivalent definition with its filters pushed down; unchanged if none moves."""
     if not any(part.op == "filter" and not part.functions for part in tree.walk()):
         return tree
     return run_trampoline(_FilterPusher(tree).build(tree, ()))
@@ -215,7 +223,7 @@ class _FilterPusher:
         self.built: dict[int, Definition] = {}
 
     def build(self, part: Definition, pushed: Sequence[_Conjunct]) -> SuspendedCall[Definition]:
-        """Returns a part with its filters pushed down, including the conjuncts from above it."""
+        """Returns a part with its filters, and the conjuncts from above it, pushed down."""
         if not pushed:
             built = self.built.get(id(part))
             if built is None:
@@ -237,7 +245,7 @@ class _FilterPusher:
     def _build_part(
         self, part: Definition, pushed: Sequence[_Conjunct]
     ) -> SuspendedCall[Definition]:
-        """Returns a part with pushed inputs, and with the conjuncts that must stay above it."""
+        """Returns a part with its filters pushed down, below the conjuncts that cannot move."""
         if id(part) in self.fixed:
             return _with_filters(part, pushed)
         if part.op == "filter" and _cannot_raise(part):
@@ -256,7 +264,7 @@ class _FilterPusher:
     def _divide(
         self, part: Definition, pushed: Sequence[_Conjunct]
     ) -> tuple[list[_Conjunct], list[list[_Conjunct]]]:
-        """Returns the conjuncts that stay above a part, and those for each of its inputs."""
+        """Returns the conjuncts that stay above a part, and those for each input."""
         above: list[_Conjunct] = []
         sides: list[list[_Conjunct]] = [[] for _ in part.inputs]
         for ask in pushed:
@@ -274,7 +282,7 @@ class _FilterPusher:
 
 
 def _cannot_raise(part: Definition) -> bool:
-    """Returns True if a filter is an expression that no row can make raise."""
+    """Returns True if a filter is a deterministic expression that no row can make raise."""
     if part.functions:
         return False
     predicate = _compiled_predicate(part.params["predicate"], part.inputs[0], part)
@@ -282,7 +290,7 @@ def _cannot_raise(part: Definition) -> bool:
 
 
 def _compiled_predicate(sql: str, source: Definition, origin: Definition) -> Expression | None:
-    """Returns a predicate over the columns of a part; None if it does not compile."""
+    """Compiles a predicate over the columns of a part; returns None if that fails."""
     settings = of_params(origin.params)
     try:
         return compile_expression(
@@ -293,7 +301,7 @@ def _compiled_predicate(sql: str, source: Definition, origin: Definition) -> Exp
 
 
 def _target_inputs(part: Definition, ask: _Conjunct) -> Sequence[int]:
-    """Returns the inputs into which a conjunct can be pushed; none: it stays above the part."""
+    """Returns the inputs into which a conjunct can be pushed; empty if it must stay above."""
     predicate = _compiled_predicate(ask.text, part, ask.origin)
     if predicate is None or not predicate.columns:
         return ()
@@ -328,7 +336,10 @@ def _means_the_same(
 
 
 def _with_filters(base: Definition, conjuncts_above: Sequence[_Conjunct]) -> Definition:
-    """Returns a part with filters above it; complete filters in their old position are reused."""
+    """Returns a part with filters above it, one for each original filter of the conjuncts.
+
+    A complete filter in its original position is reused.
+    """
     texts: dict[int, list[str]] = {}
     origins: dict[int, Definition] = {}
     for text, origin in conjuncts_above:

@@ -1,1 +1,1 @@
-"""The execution of one epoch: changes, executors, result."""
+"""The execution of an epoch over a graph."""

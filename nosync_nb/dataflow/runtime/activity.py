@@ -1,7 +1,8 @@
-"""Progress of long operations, such as a start, a run or a wait, for status displays.
+"""Records the progress of long operations, such as a start, a run or a wait, for status displays.
 
-The operation records its name and progress, and notifies no one. A display polls from another
-thread, as often as it likes, and gets the latest operation that has not ended.
+An operation records its name and progress, but does not notify displays. A display polls from
+another thread at any rate, and receives the operation that began last among those that have not
+ended.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ class Activity:
     """An operation that takes time.
 
     Attributes:
-        what: its name for people: "waiting for replicas"; it may change at any time.
-        total: its number of steps, or bytes; 0 if unknown.
-        done: how many of them are completed; it may change at any time. For bytes, 0 may also mean
-            that the progress is unknown.
-        in_bytes: True if the numbers are bytes.
-        since: when it began, by `time.monotonic`.
+        what: its name for messages, such as "waiting for replicas"; it may change at any time.
+        total: the total number of steps or bytes; 0 if unknown.
+        done: the number of completed steps or bytes; it may change at any time. For bytes, 0 may
+            also mean that the progress is unknown.
+        in_bytes: True if the numbers are bytes, False if they are steps.
+        since: the time at which it began, by `time.monotonic`.
     """
 
     def __init__(self, what: str, total: int = 0, *, in_bytes: bool = False) -> None:
@@ -32,7 +33,7 @@ class Activity:
         self.since = time.monotonic()
 
     def rename(self, what: str) -> None:
-        """Changes its name."""
+        """Changes the name of the operation."""
         self.what = what
 
     def step(self) -> None:
@@ -44,7 +45,7 @@ class Activity:
         self.done = min(self.done + count, self.total)
 
     def left(self, count: int) -> None:
-        """Sets the remaining steps, or bytes; increases the total if they have become more."""
+        """Sets the number of remaining steps or bytes; increases the total if necessary."""
         self.total = max(self.total, self.done + count)
         self.done = self.total - count
 
@@ -63,13 +64,13 @@ class ActivityMonitor:
 
     @property
     def current(self) -> Activity | None:
-        """The operation that began last and has not ended, or None."""
+        """The operation that began last among those that have not ended; None without one."""
         going_on = self._going_on
         return going_on[-1] if going_on else None
 
     @contextmanager
     def record(self, what: str, total: int = 0, *, in_bytes: bool = False) -> Iterator[Activity]:
-        """Records an operation for the duration of the block, which may report steps."""
+        """Records an operation for the duration of a `with` block, which may report its steps."""
         activity = Activity(what, total, in_bytes=in_bytes)
         try:
             with self._mutex:

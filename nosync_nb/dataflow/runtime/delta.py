@@ -1,13 +1,14 @@
 """The change of one node in one epoch, in each form that a reader has requested.
 
-The same rows may be needed in several orders, with hashes only, or as a layer; each form is built
-once. A small change is sorted only if an operator needs that order. Distinct rows are consolidated
-rows, and rows without lookups can be sorted later, together with following epochs (see
+The same rows may be needed in several orders, unordered with hashes, or as a layer. Each form is
+built once. A small change is sorted only if an operator needs the order. Otherwise it is enough
+that its rows are distinct; they are sorted later, together with the rows of following epochs (see
 `Layer.young`).
 
-The hashes of updates are computed at the first request, and cached. The rows of one change are used
-under several keys and as whole rows: to compare, to probe, and to sort. Hashes are chained, so
-those of a key are the beginning of those of all keys that begin with it, and of the row.
+The hashes of updates are computed at the first request, and cached. The rows of one change are
+compared, looked up and sorted by several keys and as whole rows. Hashes are chained: the hash of
+columns a, b is computed from that of a. So the hash of a key can be extended to that of a longer
+key, or of the row.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from nosync_nb.trace.parts.part_file import PartRef, frame_rows
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 BITMAP_COLUMNS = 64
-"""Rows of up to so many columns have one bitmap of nulls, so that a hash can be extended."""
+"""The maximum number of columns with a single bitmap of nulls, so that hashes can be extended."""
 
 
 class LazyHashes:
@@ -54,8 +55,8 @@ class LazyHashes:
 
     Args:
         types: the column types.
-        updates: in any order, a row may occur several times; not changed.
-        known: hashes that the caller has already, by the positions of the columns in their order.
+        updates: the updates in any order; a row may occur several times. They are not changed.
+        known: the hashes that the caller has already, by the positions of their columns in order.
     """
 
     __slots__ = ("_cached", "_types", "updates")
@@ -71,7 +72,10 @@ class LazyHashes:
         self._cached = {} if known is None else known
 
     def hashes_of(self, places: tuple[int, ...]) -> Hashes:
-        """Returns the hashes over some columns. Cost: that of the columns after a cached prefix."""
+        """Returns the hashes over some columns.
+
+        Cost: that of hashing the columns after the longest cached prefix.
+        """
         hashes = self._cached.get(places)
         if hashes is None:
             hashes = self._cached[places] = self._compute(places)
@@ -102,12 +106,12 @@ class LazyHashes:
         return arrange(layout, self.updates, khash=khash, rhash=rhash)
 
     def unordered(self, layout: Layout) -> Batch | None:
-        """Returns few distinct rows as a batch in no order, with the hashes that a layout uses.
+        """Returns the rows as an unordered batch with the hashes of a layout's key.
 
-        None if two rows are equal, or might be: then the rows must be sorted.
+        Returns None if two rows may be equal. Then the rows must be sorted.
 
-        Cost: that of hashing the keys, and the rows if a key occurs twice and its whole numbers do
-        not distinguish the rows; no sort.
+        Cost: that of hashing the keys; no sort. If a key occurs twice, also that of hashing the
+        rows, unless the integer columns distinguish them.
         """
         columns, diff = self.updates
         if any_zero(diff):
@@ -120,9 +124,9 @@ class LazyHashes:
         return Batch(UNORDERED, columns, khash, khash, diff)
 
     def _numbers_differ(self, khash: Hashes) -> bool:
-        """Returns True if key and whole numbers distinguish all rows; if not, texts might.
+        """Returns True if the hashes of the key and the integer columns distinguish all rows.
 
-        It takes some us a column, and hashing the texts of a row takes one each.
+        Cost: a few us per column, which is less than hashing the texts of the rows.
         """
         mixed = khash.copy()
         for column in self.updates.columns:
@@ -137,28 +141,29 @@ def _differ(hashes: Hashes) -> bool:
 
 
 SMALL_ROWS = 4096
-"""A change of at most this many rows is small: it stays in this process, and in the log's frame."""
+"""The maximum number of rows of a small change, which stays in this process and in the frame."""
 
 
 class ArrangedChange(NamedTuple):
-    """A change as parts disjoint in key hash, each with the file that holds it, if any."""
+    """A change in a layout: parts with disjoint key hashes, and the files that contain them."""
 
     parts: tuple[Batch, ...]
     refs: tuple[PartRef, ...] = ()
 
 
 class UnarrangedChange(NamedTuple):
-    """Updates in files without order, from one operator for the next."""
+    """Unordered updates in files, which one operator on executors passes to the next."""
 
     parts: tuple[Updates, ...]
     refs: tuple[PartRef, ...]
 
 
 class DeferredChange(Protocol):
-    """The output of an operator that was not run yet: its reader may run it as part of its own run.
+    """The output of an operator that has not run yet: it may run as part of its reader's run.
 
     Attributes:
-        rows, size_bytes, from_frame: of its inputs; the size of its output is unknown.
+        rows, size_bytes, from_frame: those of its inputs, because the size of the output is
+            unknown.
     """
 
     @property
@@ -172,25 +177,26 @@ class DeferredChange(Protocol):
 
     @property
     def work(self) -> tuple[int, str] | None:
-        """The work of a separate run: rows touched, and where.
+        """The work of a separate run: the number of touched rows, and the place.
 
-        None if it was not run separately.
+        None if the operator was not run separately.
         """
 
     def run_separately(self) -> UnarrangedChange | None:
-        """Runs it separately, once, and returns its output; None if that is empty."""
+        """Runs the operator separately, once, and returns its output; None if that is empty."""
 
 
 class Delta:
     """The change of one node in one epoch, in each layout that a reader has requested.
 
     Args:
+        updates: the change in any order.
         held: the change arranged, by layout.
-        loose: the change as executors left it for the next operator.
-        later: (change, row-wise operator, step): computed when it is needed, so that executors can
-            do it as part of the next operator.
-        from_frame: the number of its rows that came as a Spark DataFrame, if its files do not say.
-        pending: the operator that computes it, if executors have not run it yet.
+        loose: the change in unordered files from executors.
+        later: a change, a row-wise operator over it, and its step. The operator runs when its
+            output is needed, so that executors can run it as part of the next operator.
+        from_frame: the number of rows that came as a Spark DataFrame, if files do not record it.
+        pending: the operator that computes the change, if executors have not run it yet.
     """
 
     __slots__ = (
@@ -229,7 +235,7 @@ class Delta:
         self._from_frame = from_frame
 
     def __len__(self) -> int:
-        """Returns the number of rows; of a deferred change, the number of input rows."""
+        """Returns the number of rows; for a deferred change, that of its inputs."""
         if self._updates is not None:
             return len(self._updates.diff)
         if self.pending is not None:
@@ -251,21 +257,21 @@ class Delta:
 
     @property
     def is_pending(self) -> bool:
-        """True if executors have not computed it yet."""
+        """True if executors have not computed the change yet."""
         if self.later is not None:
             return self.later[0].is_pending
         return self.pending is not None
 
     @property
     def late_work(self) -> tuple[int, str] | None:
-        """The work of its deferred operator, if that was run separately."""
+        """The work of the deferred operator, if that was run separately; otherwise None."""
         if self.later is not None:
             return self.later[0].late_work
         return None if self.pending is None else self.pending.work
 
     @property
     def is_apart(self) -> bool:
-        """True if the rows are in several parts, in one of their orders."""
+        """True if the change consists of several parts in one of its layouts."""
         return any(len(arranged.parts) > 1 for arranged in self.held.values())
 
     @property
@@ -279,7 +285,7 @@ class Delta:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate bytes of the rows; nothing is computed for it, and no file is read."""
+        """The approximate bytes of the rows, without computing the change or reading a file."""
         if self.later is not None:
             return self.later[0].size_bytes
         if self.pending is not None:
@@ -292,7 +298,7 @@ class Delta:
 
     @property
     def _refs(self) -> tuple[PartRef, ...]:
-        """The files of the rows, in one of their orders."""
+        """The files of the rows in one layout, or unordered; empty if they are in memory."""
         if self.loose is not None:
             return self.loose.refs
         return next((arranged.refs for arranged in self.held.values() if arranged.refs), ())
@@ -316,10 +322,10 @@ class Delta:
         return self._updates
 
     def with_columns_read(self, wanted: AbstractSet[int] | None) -> Updates:
-        """Returns the updates; of several parts, with nulls in unread columns.
+        """Returns the updates; if they are in several parts, with nulls in unread columns.
 
         Args:
-            wanted: the columns that are read; None: all.
+            wanted: the columns that are read; `None` means all columns.
         """
         if wanted is None or self._updates is not None or not self.is_apart:
             return self.updates
@@ -333,7 +339,7 @@ class Delta:
         return Updates(columns, np.concatenate([part.diff for part in parts]))
 
     def batch(self, layout: Layout) -> Batch:
-        """Returns the change arranged; consolidated even if the updates are not."""
+        """Returns the change arranged in a layout, which consolidates it."""
         arranged = self.held.get(layout)
         if arranged is not None:
             return joined_updates(layout, arranged.parts)
@@ -351,9 +357,12 @@ class Delta:
         return batch
 
     def parts_by_order(self, layout: Layout | None) -> Sequence[Batch | Updates]:
-        """Returns the parts of the change, arranged or (None) in any order; or one part.
+        """Returns the parts of the change, or the whole change as one part.
 
-        Parts in files are mapped, so a caller that reads them one by one has one of them in memory.
+        Parts in files are mapped, so a caller that reads them one by one needs memory for one only.
+
+        Args:
+            layout: the layout of the parts; `None` means any order.
         """
         if layout is not None:
             arranged = self.held.get(layout)
@@ -364,7 +373,7 @@ class Delta:
         return [part.updates for part in arranged.parts]
 
     def _with_lazy_hashes(self) -> LazyHashes:
-        """Returns the updates of a small change with the hashes that are known."""
+        """Returns the updates with a cache of their hashes; for small changes only."""
         if self._hashes is None:
             self._hashes = LazyHashes(self.types, self.updates)
         return self._hashes
@@ -418,12 +427,12 @@ class Delta:
 
 
 def file_bytes(deltas: Iterable[Delta | None]) -> int:
-    """Returns the approximate bytes of changes that are in files."""
+    """Returns the approximate bytes of those changes that are in files."""
     return sum(each.size_bytes for each in deltas if each is not None and each.in_files)
 
 
 def _size_bytes(part: Updates | Batch) -> int:
-    """Returns the approximate bytes of rows; for Python objects an estimate."""
+    """Returns the bytes of rows; for columns of Python objects, an estimate."""
     size: int = part.diff.nbytes
     for column in part.columns:
         size += column.nbytes
@@ -440,5 +449,5 @@ def layer_of(held: ArrangedChange, layout: Layout, epoch: int) -> Layer:
 
 
 def unordered_layer(updates: Updates, layout: Layout, epoch: int) -> Layer:
-    """Returns a few unordered updates as a layer over `[epoch, epoch + 1)`."""
+    """Returns a few unordered updates as a young layer over `[epoch, epoch + 1)`."""
     return Layer.young(epoch, epoch + 1, layout, (updates,), len(updates.diff))

@@ -1,8 +1,8 @@
 """The result of an epoch, before it is published.
 
-A `VersionState` is the visible state after an epoch: traces by number. An `EpochResult` is built
-over one, and becomes the next one. Until then no other object references it, so dropping it undoes
-everything.
+A `VersionState` is the visible state after an epoch: the traces by number. An `EpochResult` is
+built over a version. When it is published, it becomes the next version. Until then no other object
+references it, so dropping it undoes the whole epoch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nosync_nb.trace.batch import Layout, Updates
 from nosync_nb.trace.compaction import grow_layer
 
 ENDLESS = sys.maxsize
-"""The row count of a layer in files, whatever its real count is."""
+"""The value of `EpochResult.largest` if a layer is in files, whatever its row count is."""
 
 
 class VersionState(NamedTuple):
@@ -38,24 +38,40 @@ class VersionState(NamedTuple):
 
 
 class StageWork(NamedTuple):
-    """The work of a stage in an epoch, for people and for counters."""
+    """The work of a stage in an epoch, for status output.
+
+    Attributes:
+        rows_out: the number of rows in the change of the stage.
+        touched: the number of rows that its operators touched.
+        seconds: the duration of its operators.
+        placement: the place where its operators ran.
+        weighed: the number of rows in the cost estimate for which `why` is the reason.
+    """
 
     rows_out: int
     touched: int
     seconds: float
     placement: str
     why: str = ""
-    """The reason for its placement: that of the operator with the most rows, `weighed` of them."""
+    """The reason for the placement of the operator with the most rows in its cost estimate."""
     weighed: int = 0
 
 
 class EpochResult:
-    """The state after an epoch, not yet visible.
+    """The state after an epoch, which is not visible yet: a draft of the next version.
 
-    `largest`: the maximal row count of a layer of this epoch; a layer in files counts as endless.
-    `due`: the traces whose layers may have to be merged. `stalls`: how often a merge could not
-    wait. `cleared`: the non-empty traces that were emptied before their log records. `spare`: the
-    files that its frame needs, and none of its traces.
+    Attributes:
+        epoch: the number of the epoch.
+        traces: the traces by number.
+        deltas: the changes of nodes that later nodes may read, by number of the node.
+        logged: the records of the epoch, as (number of the log or trace, layout, change).
+        work: the work of each stage, by name.
+        merged: the number of rows that were merged.
+        stalls: the number of merges that could not wait for the background worker.
+        due: the traces whose layers may have to be merged.
+        cleared: the non-empty traces that were emptied; the log empties them before its records.
+        spare: the files that only the frame of the epoch needs, and none of its traces.
+        largest: the maximum row count of a layer of this epoch; `ENDLESS` if one is in files.
     """
 
     __slots__ = (
@@ -86,7 +102,11 @@ class EpochResult:
         self.largest = largest
 
     def append(self, number: int, empty: Trace, layer: Layer) -> None:
-        """Appends a layer to a trace."""
+        """Appends a layer to a trace.
+
+        Args:
+            empty: the trace to begin with, if the draft has none of this number.
+        """
         trace = self.traces.get(number) or empty
         if layer.files or (trace.layers and trace.layers[-1].upper > layer.lower):
             self._appended(number, trace, trace.appended(layer), 0)
@@ -94,7 +114,7 @@ class EpochResult:
             self._appended(number, trace, *append_layer(trace, layer))
 
     def extend(self, number: int, empty: Trace, updates: Updates) -> None:
-        """Appends a few updates to a trace, in any order."""
+        """Appends a few unordered updates to a trace; see `append`."""
         trace, epoch = self.traces.get(number) or empty, self.epoch
         if trace.layers and trace.layers[-1].upper > epoch:
             self.append(number, empty, unordered_layer(updates, trace.layout, epoch))
@@ -109,7 +129,11 @@ class EpochResult:
             self.largest = rows_count
 
     def _appended(self, number: int, before: Trace, trace: Trace, merged: int) -> None:
-        """Records the new value of a trace, and whether it must be merged."""
+        """Records the new value of a trace, and merges layers if there are too many of them.
+
+        Args:
+            merged: the number of rows that were merged for the new value.
+        """
         self.merged += merged
         layers = trace.layers
         if len(layers) != len(before.layers) and is_due(trace):
@@ -126,7 +150,7 @@ class EpochResult:
             self.largest = last.rows_count
 
     def clear(self, numbers: Iterable[int]) -> None:
-        """Empties traces."""
+        """Empties some traces."""
         for number in numbers:
             trace = self.traces.get(number)
             if trace is not None and trace.layers:
@@ -134,7 +158,7 @@ class EpochResult:
                 self.cleared.append(number)
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Drops traces that are not needed any more."""
+        """Drops some traces."""
         for number in numbers:
             self.traces.pop(number, None)
 
@@ -143,7 +167,7 @@ class EpochResult:
         self.traces = {number: self.traces[number] for number in numbers if number in self.traces}
 
     def spares(self, files: Iterable[str]) -> None:
-        """Records files that its frame needs; its traces may need them too."""
+        """Records files that the frame of the epoch needs; some of its traces may need them too."""
         self.spare = set(files)
 
     def unlog(self, number: int) -> None:
@@ -151,7 +175,7 @@ class EpochResult:
         self.logged = [each for each in self.logged if each[0] != number]
 
     def of_logs(self, numbers: AbstractSet[int]) -> EpochResult:
-        """Returns the records of some logs, without traces, to be written."""
+        """Returns a draft with the records of some logs, and without traces, for writing."""
         part = EpochResult(VersionState(self.epoch, {}), self.epoch)
         part.logged = [each for each in self.logged if each[0] in numbers]
         part.cleared = [number for number in self.cleared if number in numbers]
@@ -163,7 +187,7 @@ class EpochResult:
         return changed_items(self.traces, version.traces)
 
     def over(self, version: VersionState, before: VersionState) -> None:
-        """Moves its changes from one version to another."""
+        """Rebases the draft: applies its changes of `before` to another version."""
         self.traces = {**version.traces, **self.since(before)}
 
     def version(self) -> VersionState:

@@ -1,16 +1,16 @@
 """The executor protocol, and the runs of an operator in this process and in lookup stages.
 
 A runner asks a `BulkExecutor` where an operator runs. `nosync_nb.spark.execution.placement`
-implements it; without it every operator runs in this process.
+implements the protocol. Without an executor, every operator runs in this process.
 
-`run_in_process` runs a kernel over a whole change, or file by file. A change of several files need
-not fit into memory: an operator whose outputs for parts of a change add up reads one file after the
-other.
+`run_in_process` runs a kernel over a whole change, or file by file. A change in several files need
+not fit into memory: an operator reads one file after the other, if its outputs for the parts of a
+change add up to the output for the whole change.
 
-`run_lookup_stages` runs a multiway join on executors. Such an operator looks into several traces by
-different keys, so no single key can partition it. Each of its lookup stages takes a change through
-one trace after another, with one join per hop that is partitioned by its own key. The output of a
-hop is in files for the next hop and passes through no other process. The reader of the node may
+`run_lookup_stages` runs a multiway join on executors. Such an operator looks up rows in several
+traces by different keys, so no single key can partition it. Each of its lookup stages joins the
+change of one input with one trace after another. Each join is a hop, and is partitioned by its own
+key. The output of a hop is in files that executors read in the next hop. The reader of the node may
 perform the last join as part of its own run.
 """
 
@@ -31,7 +31,14 @@ from nosync_nb.trace.batch import Batch, Updates, concat_updates
 
 
 class OperatorResult(NamedTuple):
-    """The result of running one operator."""
+    """The result of running one operator.
+
+    Attributes:
+        delta: the change of the output; None if it is empty.
+        emitted: the change of each trace of the operator's state; None without a change.
+        touched: the number of rows that the operator touched.
+        placement: the place where it ran.
+    """
 
     delta: Delta | None
     emitted: list[ArrangedChange | None]
@@ -39,7 +46,11 @@ class OperatorResult(NamedTuple):
     placement: str
 
     def with_late(self, deltas: Sequence[Delta | None]) -> OperatorResult:
-        """Returns the result with the work of deferred operators that ran before this one."""
+        """Returns the result, with the work of deferred operators that ran separately added.
+
+        Args:
+            deltas: the changes of the inputs, which the deferred operators computed.
+        """
         touched, placement = self.touched, self.placement
         for delta in dict.fromkeys(deltas):
             work = None if delta is None else delta.late_work
@@ -54,7 +65,7 @@ class PlacementDecision(Protocol):
 
     @property
     def on_executors(self) -> bool:
-        """True if it runs on executors."""
+        """True if the operator runs on executors."""
 
     @property
     def why(self) -> str:
@@ -62,32 +73,36 @@ class PlacementDecision(Protocol):
 
     @property
     def rows(self) -> int:
-        """The changed rows in the cost estimate, 0 if they were too few for one."""
+        """The number of changed rows in the cost estimate; 0 without an estimate."""
 
 
 class BulkExecutor(Protocol):
     """Runs an operator on Spark executors; see `nosync_nb.spark`."""
 
     def choose(self, node: Node, deltas: list[Delta | None]) -> PlacementDecision:
-        """Returns the placement of this run."""
+        """Returns the placement of a run of a node over some changes."""
 
     def run(
         self, node: Node, deltas: list[Delta | None], step: Step, graph: Graph, *, fuse: bool
     ) -> OperatorResult:
-        """Runs it on executors; with `fuse`, defers it to its reader if possible."""
+        """Runs the operator of a node on executors.
+
+        Args:
+            fuse: True to defer the operator to the run of its reader if possible.
+        """
 
     def inside(self, node: Node, deltas: list[Delta | None], step: Step) -> LoopPlacement | None:
-        """Returns the placement of the kernels in a loop; None: all in this process."""
+        """Returns the placement of the kernels in a loop; None if all run in this process."""
 
     def measured(self, node: Node, rows: int, seconds: float) -> None:
-        """Receives the duration of a run that was estimated and stayed in this process."""
+        """Receives the duration of a run in this process for which there was an estimate."""
 
 
 class SpillTarget(Protocol):
     """Writes large results to files as they are produced; see `nosync_nb.store.store`."""
 
     def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
-        """Returns a batch of a log or a trace: in files if it is large, else unchanged."""
+        """Returns a change of a log or a trace, moved to files if it is large."""
 
     def release_pages(self, size_bytes: int) -> None:
         """Receives the number of bytes read from files, so that it may release their pages."""
@@ -98,7 +113,7 @@ def run_in_process(node: Node, deltas: list[Delta | None], step: Step) -> Operat
     operator = node.operator
     assert operator is not None
     in_parts = False
-    for delta in deltas:  # no any(): it costs more at each step of a small epoch
+    for delta in deltas:  # not any(), because that is slower for the few inputs of an operator
         if delta is not None and delta.held and delta.is_apart:
             in_parts = True
     if in_parts and (operator.additive or operator.lookup_stages(deltas, step) is not None):
@@ -135,7 +150,7 @@ def _run_whole_change(operator: Operator, deltas: list[Delta | None], step: Step
 def _run_by_file(operator: Operator, deltas: list[Delta | None], step: Step) -> Updates | None:
     """Runs a kernel over changes with several files, one file after the other.
 
-    With lookup stages, only the order of an input that the stage needs is read.
+    With lookup stages, each input is read only in the order that its stage needs.
     """
     outputs = []
     stages = operator.lookup_stages(deltas, step)
@@ -166,9 +181,11 @@ def run_lookup_stages(
     """Runs the lookup stages of a node's operator on executors, and returns the node's output.
 
     Args:
-        fuse: to defer the last run to the only reader.
+        legs: the lookup stages.
+        fuse: True to defer the last run to the only reader.
 
-    Cost: a Spark query for each hop but the last of each stage, which the reader performs.
+    Cost: a Spark query for each hop except for the last hop of each stage, which is part of the
+    query for the sum of the stages.
     """
     runs = _LookupStageRuns(bulk, node, step)
     parts = [
@@ -180,7 +197,11 @@ def run_lookup_stages(
 
 
 class _LookupStageRuns:
-    """The runs of one step, each with a substitute for the real node."""
+    """The runs of the hops of one step, each with a substitute node for a single join.
+
+    Attributes:
+        touched, placement: the work of all runs.
+    """
 
     def __init__(self, bulk: BulkExecutor, node: Node, step: Step) -> None:
         self.bulk = bulk
@@ -217,7 +238,7 @@ class _LookupStageRuns:
         return OperatorResult(result.delta, [], self.touched, self.placement)
 
     def _with_deferred_operator(self, delta: Delta, row: RowPiece) -> Delta:
-        """Returns a change with a deferred row-wise operator, which the next run performs."""
+        """Returns a change with a row-wise operator that is deferred to the next run."""
         linear = Linear((row,), row.types_after(delta.types))
         return Delta(linear.types, later=(delta, linear, self.step))
 
@@ -229,7 +250,7 @@ class _LookupStageRuns:
         *,
         fuse: bool = False,
     ) -> OperatorResult:
-        """Runs a substitute for the real node."""
+        """Runs a substitute node on executors, and adds its work."""
         operator = node.operator
         assert operator is not None
         inputs = [

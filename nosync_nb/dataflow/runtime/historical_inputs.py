@@ -1,9 +1,9 @@
 """The past of some collections, as input for stages that are computed for past epochs.
 
-It consists of the session's history, and of the results that a definition has computed so far. The
-latter enter the history only when the definition is written. Some epochs cannot be read separately:
-a stage that has caught up in one step has a gap. A reader of several collections uses the epochs
-that all of them have.
+The past consists of the session's history, and of the results that a definition has computed so
+far. These results enter the history only when the definition is written. Some epochs cannot be read
+separately: a stage that has caught up in one step has a gap. A reader of several collections uses
+the epochs at which all of them can be read.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from nosync_nb.trace.history.history import History
 
 
 class HistoricalInputs:
-    """The history up to an epoch, and additions to it.
+    """The history up to the epoch `now`, and additions to it.
 
     Attributes:
-        gaps: by log, the epochs `[lower, upper)` of additions that cannot be read separately.
+        gaps: the epochs `[lower, upper)` of additions that cannot be read separately, by log.
     """
 
     def __init__(self, history: History, now: int) -> None:
@@ -42,7 +42,12 @@ class HistoricalInputs:
                 added.append((draft.epoch, batch))
 
     def skip(self, logs: Iterable[int], first: int, steps: Sequence[int]) -> None:
-        """Records the gaps of logs that were computed from an epoch on, in steps."""
+        """Records the gaps of some logs whose additions were computed in steps.
+
+        Args:
+            first: the first epoch.
+            steps: the following epochs that were computed, in ascending order.
+        """
         gaps = [Interval(a + 1, b) for a, b in pairwise([first, *steps]) if b > a + 1]
         for log in logs if gaps else ():
             self.gaps.setdefault(log, []).extend(gaps)
@@ -68,7 +73,7 @@ class HistoricalInputs:
         return self._sum(node, self._history.changes(node.log, after, upto), after, upto)
 
     def delta(self, node: Node, after: int, upto: int) -> Delta | None:
-        """Returns the changes as input of the dataflow, None if they are empty."""
+        """Returns the changes as input of the dataflow; None if they are empty."""
         batch = self.changes(node, after, upto)
         if not len(batch):
             return None
@@ -82,7 +87,7 @@ class HistoricalInputs:
 
 
 def _unit_steps(epochs: Iterable[range]) -> Iterator[range]:
-    """Yields the same epochs in ranges of step 1; downsampled history has larger steps."""
+    """Converts ranges to ranges of step 1, because downsampled history has larger steps."""
     for each in epochs:
         if each.step == 1:
             yield each

@@ -1,13 +1,13 @@
 """Runs the changes of one epoch through a graph, and returns the draft of the next version.
 
-A draft is built over a version. Each operator, in order, receives the changes of its inputs, and is
-skipped if no input has changed. It looks up rows in traces, and its output is passed to its
-readers. A runner never changes a version: the caller publishes a draft with one assignment, or
-drops it on failure.
+A draft is built over a version. The operators run in the order of the graph. Each one receives the
+changes of its inputs, and is skipped if no input has changed. It looks up rows in traces, and its
+output is passed to its readers. A runner never changes a version: the caller publishes a draft with
+one assignment, or drops it on failure.
 
-`InputArrangements` records the traces that the operators look up, and the order in which the
-changes are needed. It is computed once for each node. Records of unchanged nodes are taken over
-from the previous graph; readers of a node with other traces are connected again.
+`InputArrangements` records the traces that each operator looks up, and the order in which it needs
+changes. A record is computed once for each node, and taken over from the previous graph if the node
+is unchanged. It is computed again if an input of the node has other traces.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ from nosync_nb.trace.parts.part_file import frame_rows
 class InputArrangements:
     """The traces of a graph and the operators that look them up. Immutable after construction.
 
-    Cost: O(nodes); over a graph that extends the previous one, in proportion to the new nodes, and
-    some 20 ns for each other.
+    Cost: O(nodes). If the graph extends the previous one, in proportion to the new nodes, and 20 ns
+    for each other node.
 
     Args:
-        before: that of the previous graph; None: nothing is taken over.
+        before: the arrangements of the previous graph; `None` means that no record is taken over.
 
     Attributes:
-        empty: an empty trace, by number.
-        looks: for each node the numbers of its inputs' traces that its operator looks up.
-        nothing: for each node as many times None, if it looks up no trace; else empty.
-        sorted: the order in which a reader needs the change of a node each epoch.
+        empty: an empty trace for each number of a trace.
+        looks: for each node, the number of the trace of each input that its operator looks up; None
+            for an input without a lookup.
+        nothing: for each node, a None for each input if its operator looks up no trace; otherwise
+            empty.
+        sorted: for each node, the order in which a reader needs its change in every epoch.
     """
 
     def __init__(self, graph: Graph, before: InputArrangements | None) -> None:
@@ -68,7 +70,10 @@ class InputArrangements:
 
     @cached_property
     def last(self) -> Mapping[int, Sequence[int]]:
-        """For each node the inputs that no later node reads. Cost: O(nodes), at the first call."""
+        """For each node, the inputs that no later node reads.
+
+        Cost: O(nodes), once.
+        """
         reader = {i: node.id for node in self.graph for i in node.inputs}
         last: dict[int, list[int]] = {}
         for number, by in reader.items():
@@ -76,7 +81,7 @@ class InputArrangements:
         return last
 
     def _take_over(self, before: InputArrangements) -> list[Node]:
-        """Takes over the records of unchanged nodes; returns the others."""
+        """Takes over the records of unchanged nodes; returns the nodes that need new records."""
         change = self.graph.since(before.graph)
         if change.is_all_new:
             return change.fresh
@@ -90,7 +95,7 @@ class InputArrangements:
         return [*change.fresh, *readers]
 
     def _connect(self, node: Node, operator: Operator) -> None:
-        """Records the traces that an operator looks up."""
+        """Records the traces that an operator looks up, and the orders of the changes it needs."""
         looks = self.looks[node.id] = []
         for layout, i in zip(operator.layouts, node.inputs, strict=True):
             traces = self.graph.nodes[i].traces
@@ -106,14 +111,15 @@ class InputArrangements:
 class Runner:
     """Runs epochs and first runs over one graph.
 
-    Cost: O(nodes); over a graph that extends the previous one, in proportion to the new nodes, and
-    some 10 ns for each other.
+    Cost: O(nodes). If the graph extends the previous one, in proportion to the new nodes, and 10 ns
+    for each other node.
 
     Args:
-        evaluate: asks Spark for expressions that NoSync cannot evaluate.
-        bulk: decides on and performs runs on executors; None: all in process.
-        spill: moves large results out of memory during a run; None: they stay in memory.
-        before: the runner of the previous graph; records of unchanged nodes are taken over.
+        evaluate: evaluates in Spark the expressions that NoSync cannot evaluate.
+        bulk: chooses the place of each run, and runs operators on executors; `None` means that all
+            run in this process.
+        spill: moves large results to files during a run; `None` means that they stay in memory.
+        before: the runner of the previous graph, from which records of unchanged nodes are taken.
     """
 
     def __init__(
@@ -135,10 +141,13 @@ class Runner:
         self.empty: Mapping[int, Trace] = self.ports.empty
 
     def epoch(self, version: VersionState, inputs: Mapping[int, Delta], epoch: int) -> EpochResult:
-        """Runs the changes of inputs through all stages.
+        """Runs the changes of inputs through all stages, and returns the draft of an epoch.
 
-        Cost: in proportion to the changes and the rows that they touch, independent of the state's
-        size.
+        Args:
+            inputs: the changes of inputs, by number of the node.
+
+        Cost: in proportion to the changes and the rows that they touch, independent of the size of
+        the state.
         """
         draft = EpochResult(version, epoch, largest=0)
         before = version.traces
@@ -168,9 +177,11 @@ class Runner:
     ) -> EpochResult:
         """Runs the nodes that are not in `old` over the full contents of their inputs.
 
-        The epoch does not advance. New traces of nodes in `old` are arranged from the nodes'
-        contents. A new node with a log of `old` retains its rows, and gets its state. Before each
-        node `step` is called, which may end the run by an exception.
+        The epoch does not advance. New traces of a node in `old` are built from its contents. A new
+        node with a log of `old` retains its rows, and only its state is built.
+
+        Args:
+            step: called before each node; it may end the run with an exception.
         """
         new = self.graph.nodes.keys() - old.nodes.keys()
         nodes, draft = old.nodes, EpochResult(version, version.epoch)
@@ -224,7 +235,14 @@ class Runner:
     def _release_changes(
         self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]
     ) -> None:
-        """Drops unnamed changes that no later node reads. The caller publishes the named ones."""
+        """Drops the changes of unnamed nodes that no later node reads.
+
+        Those of named nodes are retained, because the caller publishes them.
+
+        Args:
+            changed: the changes by number of the node.
+            read: the changes that the node has read; the pages of their files are released.
+        """
         if self.spill is not None:
             self.spill.release_pages(file_bytes(read))
         for number in self.ports.last.get(node.id, ()):
@@ -232,7 +250,7 @@ class Runner:
                 changed.pop(number, None)
 
     def _node_contents(self, old: Node, draft: EpochResult) -> Delta:
-        """Returns the contents of a node: as before, in files if they were, and as rearranged."""
+        """Returns the contents of a node in the layout of one old trace, and of its new traces."""
         delta = contents_update(old, draft.traces)
         for layout, number in self.graph.nodes[old.id].traces.items():
             trace = draft.traces.get(number)
@@ -248,7 +266,13 @@ class Runner:
         new: AbstractSet[int],
         before: Mapping[int, Node],
     ) -> Delta | None:
-        """Returns the contents of a node, as a change from an empty collection."""
+        """Returns the contents of a node as a change from an empty collection; None if empty.
+
+        Args:
+            contents: a cache of the contents of old nodes, by number.
+            new: the numbers of the nodes that are not in the old graph.
+            before: the nodes of the old graph.
+        """
         if node_id in new:
             return draft.deltas.get(node_id)
         if node_id not in contents:
@@ -257,7 +281,7 @@ class Runner:
         return delta if len(delta) else None
 
     def _rearrange(self, node: Node, old: Node, draft: EpochResult) -> None:
-        """Builds the new traces of a node."""
+        """Builds those traces of a node that the node of the old graph does not have."""
         missing = [each for each in node.traces.items() if each[1] not in old.traces.values()]
         delta = contents_update(old, draft.traces) if missing else None
         if delta:
@@ -278,7 +302,9 @@ class Runner:
         """Runs one operator, extends its own traces and publishes its output.
 
         Args:
-            published: its output is already published.
+            before: the traces before the epoch; empty in a first run.
+            first: True in a first run.
+            published: True if the log and the traces of the node have its output already.
         """
         start, operator = time.perf_counter(), node.operator
         assert operator is not None
@@ -328,7 +354,7 @@ class Runner:
         *,
         first: bool,
     ) -> Step:
-        """Returns the arguments of a kernel, except for the changes."""
+        """Returns the step with all arguments of a kernel except the changes; see `_run`."""
         empty = self.empty
         old: Sequence[Trace | None]
         now: Sequence[Trace | None]
@@ -347,7 +373,7 @@ class Runner:
         )  # fmt: skip
 
     def _emit(self, number: int, arranged: ArrangedChange, draft: EpochResult) -> None:
-        """Extends one of an operator's own traces."""
+        """Logs a change of a trace of an operator's state, and extends the trace."""
         layout = self.empty[number].layout
         batch = arranged.parts[0]
         if batch.layout is UNORDERED:
@@ -359,9 +385,9 @@ class Runner:
         draft.append(number, self.empty[number], layer_of(arranged, layout, draft.epoch))
 
     def _has_one_reader(self, node: Node) -> bool:
-        """Returns True if one operator of the stage is the only reader, after row-wise operators.
+        """Returns True if a node's output, after row-wise operators, has one reader in its stage.
 
-        Cost: O(nodes) for each operator on the way; only runs on executors need it.
+        Cost: O(nodes) for each row-wise operator in between; called only for runs on executors.
         """
         current = node
         while True:
@@ -402,7 +428,11 @@ class Runner:
         draft.work[stage] = StageWork(rows_out, touched, seconds, placement, why, weighed)
 
     def _publish(self, node: Node, delta: Delta, draft: EpochResult) -> int:
-        """Publishes a change as the output of a node: logs it and extends the node's traces."""
+        """Publishes a change as the output of a node: logs it, and extends the node's traces.
+
+        Returns:
+            the number of updates; 0 if they cancel.
+        """
         if node.log is None:
             draft.deltas[node.id] = delta
             return len(delta)
@@ -416,7 +446,7 @@ class Runner:
                 arranged = self._spilled(node.log, arranged, draft.epoch)
             if arranged.refs:
                 delta.held[batch.layout] = (
-                    arranged  # so that the producer releases the rows in memory
+                    arranged  # replaces the rows in memory, so that they can be freed
                 )
                 delta = Delta(delta.types, None, {batch.layout: arranged})
             elif batch.layout is not UNORDERED:
@@ -432,7 +462,7 @@ class Runner:
         return sum(map(len, arranged.parts))
 
     def _layer(self, delta: Delta, layout: Layout, number: int, epoch: int) -> Layer:
-        """Returns a change as the layer of a trace, in files if it is large."""
+        """Returns a change as a layer of a trace, which is in files if it is large."""
         layer = delta.layer(layout, epoch)
         arranged = delta.held.get(layout)
         if arranged is None or arranged.refs:
@@ -444,15 +474,15 @@ class Runner:
         return layer_of(spilled, layout, epoch)
 
     def _spilled(self, number: int, arranged: ArrangedChange, epoch: int) -> ArrangedChange:
-        """Returns a change of a log or a trace, in files if it is large and is written at all."""
+        """Returns a change of a log or a trace, moved to files if it is large and is written."""
         if self.spill is None or arranged.refs or number in self.graph.unwritten:
             return arranged
         return self.spill.spilled(number, arranged, epoch)
 
     def _consolidated(self, node: Node, delta: Delta) -> Batch:
-        """Returns a change in the form for the log; a small one in the cheapest order."""
-        # Any order consolidates, and an order of a trace need not be arranged or written again. The
-        # log's own order is built when history is packed or read.
+        """Returns a change, consolidated for the log; a small one in the cheapest order."""
+        # The order of a trace is used if possible, because the trace needs that order anyway. The
+        # order of the log is built when history is packed or read.
         layout = node.log_layout
         if layout not in node.traces:
             layout = next(iter(node.traces))
@@ -482,13 +512,13 @@ def _arranged_in_files(node: Node, delta: Delta) -> ArrangedChange | None:
 
 
 def _node_of_log(node: Node, old: Graph) -> Node | None:
-    """Returns the node of a graph with the same log, or None."""
+    """Returns the node of a graph that has the name and the log of a node, or None."""
     candidate = old.named.get(node.name) if node.name is not None else None
     return candidate if candidate is not None and candidate.log == node.log else None
 
 
 def contents_update(node: Node, traces: Mapping[int, Trace]) -> Delta:
-    """Returns the contents of a node as one change, which references the files of its layers."""
+    """Returns the contents of a node as one change, in files if its trace is a layer in files."""
     for layout, number in node.traces.items():
         trace = traces.get(number)
         if trace is not None:
@@ -497,7 +527,7 @@ def contents_update(node: Node, traces: Mapping[int, Trace]) -> Delta:
 
 
 def whole_trace(types: tuple[str, ...], layout: Layout, trace: Trace) -> Delta:
-    """Returns all rows of a trace as one change."""
+    """Returns all rows of a trace as one change, in files if the trace has one layer in files."""
     layers = [layer for layer in trace.layers if layer.rows_count]
     if len(layers) == 1 and layers[0].files:
         return Delta(types, None, {layout: ArrangedChange(layers[0].parts, layers[0].files)})

@@ -1,1 +1,1 @@
-"""Typed nodes over columns, and their evaluation in process."""
+"""Typed nodes over columns, generators, and their evaluation in process."""

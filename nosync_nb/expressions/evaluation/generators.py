@@ -1,13 +1,13 @@
-"""Calls that change the number of rows: generators, which make several of one, and windows.
+"""Calls that change the number of rows: generators and time windows.
 
-A select has at most one generator, such as `explode(a) AS x`, and never inside another expression.
-Its argument is an ordinary expression; the operator `explode` makes rows of the resulting array or
-map.
+A generator expands one row to several. A select has at most one generator, such as
+`explode(a) AS x`, and never inside another expression. Its argument is an ordinary expression; the
+operator `explode` expands the resulting array or map to rows.
 
-`window(time, length)` in an expression of a row drops the rows with a null time. Spark adds a
-filter to the query of such a call, so a batch with a null time comes back with fewer rows. This
-module determines the times that must not be null; the select or the filter with the call gets that
-filter before it.
+`window(time, length)` in a row expression drops the rows with a null time, because Spark adds a
+filter to the query of such a call. So a batch with a null time would come back with fewer rows.
+This module determines the times that must not be null, and the select or filter with the call
+applies such a filter first.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nosync_nb.rows.types import nested_parts
 
 
 class Generator(NamedTuple):
-    """One call.
+    """One call of a generator.
 
     Attributes:
-        sql: as it was written.
-        called: the function, in lower case.
+        sql: the text of the whole expression.
+        called: the name of the function, in lower case.
         argument: the text of its argument.
-        names: of the columns that it makes; none: Spark's names.
+        names: the names of the generated columns; empty for Spark's names.
     """
 
     sql: str
@@ -41,17 +41,17 @@ class Generator(NamedTuple):
 
     @property
     def positions(self) -> bool:
-        """True if the position of each element, from 0, is the first column."""
+        """True if the first column is the position of each element, counted from 0."""
         return self.called.startswith("pos")
 
     @property
     def outer(self) -> bool:
-        """True if a row without elements gives one of nulls."""
+        """True if a row without elements generates one row of nulls."""
         return self.called.endswith("_outer")
 
     @property
     def fields_apart(self) -> bool:
-        """True if each field of a struct is a column."""
+        """True if each field of a struct becomes a column."""
         return self.called.startswith("inline")
 
     def fields(self, type_: str) -> list[Field]:
@@ -74,10 +74,10 @@ class Generator(NamedTuple):
         return [Field(name, field.type) for name, field in zip(self.names, made, strict=True)]
 
     def as_in_spark(self, type_: str) -> list[Field]:
-        """Returns the columns under Spark's names.
+        """Returns the generated columns under Spark's names.
 
         Raises:
-            ExpressionError: if it does not accept values of the type.
+            ExpressionError: if the function does not accept values of the type.
         """
         place = [Field("pos", "int")] if self.positions else []
         if self.fields_apart and type_.startswith("array<struct<"):
@@ -96,10 +96,10 @@ class Generator(NamedTuple):
 
 
 def generator(sql: str) -> Generator | None:
-    """Parses a call that makes several rows; None for any other expression.
+    """Parses the call of a generator; returns None for any other expression.
 
     Raises:
-        ExpressionError: if it cannot be parsed, or does not have one argument.
+        ExpressionError: if the text cannot be parsed, or the call does not have one argument.
     """
     parsed = parse(sql)
     tree, names = parsed.tree, () if parsed.name is None else (parsed.name,)
@@ -117,7 +117,7 @@ def generator(sql: str) -> Generator | None:
 
 
 def _argument(sql: str, parsed: Parsed) -> str:
-    """The text between the parentheses of the call at the start of the text."""
+    """Returns the text between the parentheses of the call with which the expression begins."""
     depth = 0
     for word in parsed.words[1:]:
         depth += {"(": 1, ")": -1}.get(word.text if word.kind == "sign" else "", 0)
@@ -127,7 +127,7 @@ def _argument(sql: str, parsed: Parsed) -> str:
 
 
 def only_one(generators: Sequence[Generator]) -> Generator | None:
-    """Returns the generator of a select.
+    """Returns the generator of a select; None without one.
 
     Raises:
         ExpressionError: if there are several.
@@ -141,11 +141,11 @@ def only_one(generators: Sequence[Generator]) -> Generator | None:
 
 
 def placed(made: Generator, type_: str) -> Field:
-    """Returns the column of the array or map until `explode` runs.
+    """Returns the column that contains the array or map until the operator `explode` runs.
 
     Raises:
         ExpressionError: as `Generator.fields` does.
-        SchemaError: if a struct without fields would make no column.
+        SchemaError: if the structs have no fields, so that no column would be generated.
     """
     fields = made.fields(type_)
     if not fields:
@@ -158,11 +158,11 @@ _SLIDING = "use nosync.windows.sliding(c, on='ts', size='1 hour', every='10 minu
 
 
 def windowed_times(sql: str) -> list[str]:
-    """Returns the times of the windows in an expression, as text, each once.
+    """Returns the distinct time arguments of the windows in an expression, as text.
 
     Raises:
-        ExpressionError: if a call makes several rows of one, or another number of rows for some
-            lengths, or cannot be parsed.
+        ExpressionError: if a window call generates several rows from one, if the number of windows
+            per row depends on its arguments, or if the text cannot be parsed.
     """
     if "window" not in sql.lower():
         return []
@@ -179,10 +179,10 @@ def windowed_times(sql: str) -> list[str]:
 
 
 def refuse_windows(sql: str, what: str) -> None:
-    """Refuses windows where a row cannot be dropped.
+    """Refuses windows in an expression that must not drop rows.
 
     Raises:
-        ExpressionError: if there are some.
+        ExpressionError: if the expression contains a window.
     """
     if windowed_times(sql):
         raise ExpressionError(
@@ -196,7 +196,7 @@ def _name(node: Any) -> str:
 
 
 def _refuse(sql: str, node: Any) -> None:
-    """Refuses a call that gives several windows for a row, or none."""
+    """Raises ExpressionError for a call that may not have exactly one window per row."""
     name, lengths = _name(node), node.expressions[1:]
     texts = [part.name.lower().split() if _is_text(part) else None for part in lengths]
     if name == "window" and len(texts) > 1 and (texts[0] is None or texts[0] != texts[1]):
@@ -215,7 +215,7 @@ def _is_text(node: Any) -> bool:
 
 
 def _first_argument(sql: str, words: Sequence[Word], at: int) -> str:
-    """The text of a call's first argument; `at`: the index of its first word."""
+    """Returns the text of a call's first argument, which begins at word `at`."""
     depth = 0
     for word in words[at:]:
         sign = word.text if word.kind == "sign" else ""

@@ -1,9 +1,9 @@
-"""Nodes of arrays, maps and structs: Python values row by row, and lambdas over all elements.
+"""Nodes over arrays, maps and structs: functions of Python values, and lambdas over elements.
 
-A nested vector is an Arrow array, whatever the size of its frame. Its values are read as Python
-lists, tuples (structs) and lists of pairs (maps), with dates and timestamps as numbers. A lambda is
-evaluated once for the elements of all rows: they are the rows of a separate frame, in which the
-columns of the outer frame are repeated and the variables are further columns.
+A nested vector is always an Arrow array, whatever the size of its frame. Its values are read as
+Python lists, tuples (structs) and lists of pairs (maps), with dates and timestamps as numbers. A
+lambda is evaluated once for the elements of all rows. These elements are the rows of a separate
+frame, which repeats the columns of the outer frame and has the variables as further columns.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from nosync_nb.rows.types import FLOATS, is_nested
 
 
 def as_lists(vector: Vector, type_: str, n: int) -> list[Any]:
-    """Returns the values of a vector as Python objects, None where null."""
+    """Returns the values of a vector as Python objects, with None for nulls."""
     if isinstance(vector.values, pa.Array):
         return to_python_values(vector.values, type_)
     return to_python_values(to_column(vector, type_, n), type_)
 
 
 def vector_of(values: Sequence[Any], type_: str, *, small: bool) -> Vector:
-    """Returns the vector of such values."""
+    """Returns a vector of Python values, the inverse of `as_lists`."""
     if is_nested(type_):
         array = from_python_values(values, type_)
         return Vector(array, rows.null_mask(array))
@@ -50,18 +50,18 @@ def vector_of(values: Sequence[Any], type_: str, *, small: bool) -> Vector:
 
 
 def key_of(type_: str) -> Callable[[Any], Any]:
-    """Returns a function to keys that identify and order values; null is first."""
+    """Returns a function from values to keys that identify and order them; null is first."""
     if type_ in FLOATS or is_nested(type_):
         return lambda value: encode(value, type_)
     return lambda value: (False,) if value is None else (True, value)
 
 
 class RowwiseNode(ValueNode):
-    """A function of Python values.
+    """A function of Python values that is called for each row.
 
     Args:
         function: raises `InvalidError` where Spark raises.
-        strict: True if it is null where an argument is.
+        strict: True if the result is null where an argument is null.
     """
 
     def __init__(
@@ -115,12 +115,13 @@ class FieldNode(ValueNode):
 
 
 class ElementFrame(VectorFrame):
-    """The elements of the rows of a frame.
+    """The elements of the rows of a frame, with one row per element.
 
     Args:
-        owner: the row of each element; `first`: the position of the first variable.
+        owner: the row of the outer frame, for each element.
+        first: the position of the first variable.
         variables: the vectors of the variables.
-        types: of all columns up to them.
+        types: the types of all columns and variables.
     """
 
     def __init__(
@@ -160,8 +161,9 @@ class LambdaBody:
     """The body of a lambda.
 
     Args:
-        node: over the columns and the variables.
-        first: the position of the first variable; `types`: of all columns and variables.
+        node: the expression, over the columns and the variables.
+        first: the position of the first variable.
+        types: the types of all columns and variables.
     """
 
     def __init__(self, node: ValueNode, first: int, types: Sequence[str]) -> None:
@@ -172,10 +174,17 @@ class LambdaBody:
     def over(
         self, frame: VectorFrame, owner: Array, variables: Sequence[list[Any]]
     ) -> tuple[VectorFrame, list[Any]]:
-        """Returns the frame of elements, and the result of the body for each.
+        """Evaluates the body for each element.
+
+        Args:
+            owner: the row of `frame`, for each element.
+            variables: the values of each variable, with one for each element.
+
+        Returns:
+            the frame of the elements, and the results.
 
         Raises:
-            RowError: at the row of the first element for which it raises.
+            RowError: at the row of the first element for which the body raises.
         """
         typed = zip(variables, self.types[self.first :], strict=True)
         vectors = [vector_of(values, type_, small=frame.small) for values, type_ in typed]
@@ -187,10 +196,10 @@ class LambdaNode(ValueNode):
     """A function of an array (or map) and a lambda over its elements.
 
     Args:
-        collect: makes the result of a row from its elements and the lambda's result for each.
-        expand: makes the variables of an element from its position and itself.
-        settles: the result of the lambda that decides a row, so that further elements are not
-            evaluated (`exists`, `forall`); None: each element is.
+        collect: computes the result of a row from its elements and the results of the lambda.
+        expand: returns the variables for an element, given its position and its value.
+        settles: the result of the lambda that decides a row, after which further elements are not
+            evaluated (`exists`, `forall`); `None` means that every element is evaluated.
     """
 
     def __init__(
@@ -229,7 +238,7 @@ class LambdaNode(ValueNode):
         return vector_of(results, self.type, small=frame.small)
 
     def _all(self, frame: VectorFrame, lists: list[Any]) -> list[list[Any]]:
-        """The lambda's results for the elements of each row."""
+        """Returns the results of the lambda for all elements, as one list per row."""
         sizes = [0 if items is None else len(items) for items in lists]
         expanded = [self.expand(i, v) for items in lists if items for i, v in enumerate(items)]
         owner = np.arange(frame.n).repeat(sizes)
@@ -242,7 +251,7 @@ class LambdaNode(ValueNode):
         return [[values[k] for values in expanded] for k in range(count)]
 
     def _one_by_one(self, frame: VectorFrame, lists: list[Any], settles: bool) -> list[list[Any]]:
-        """The same, evaluating each row one element after the other until it is decided."""
+        """Returns the results of the lambda as one list per row, up to the decisive result."""
         given: list[list[Any]] = [[] for _ in lists]
         open_ = [i for i, items in enumerate(lists) if items]
         place = 0
@@ -257,7 +266,7 @@ class LambdaNode(ValueNode):
 
 
 class FoldNode(ValueNode):
-    """`aggregate(array, start, (acc, x) -> ..., acc -> ...)`: one element of all rows at a time."""
+    """`aggregate(array, start, (acc, x) -> ..., acc -> ...)`; a step merges one element per row."""
 
     def __init__(
         self, items: ValueNode, start: ValueNode, merge: LambdaBody, finish: LambdaBody | None

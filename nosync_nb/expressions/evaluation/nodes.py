@@ -1,14 +1,14 @@
 """Typed expressions that can be evaluated here: a tree of nodes over frames.
 
-Evaluation raises exactly where Spark does. An argument that raises somewhere is evaluated again on
-the rows on which Spark evaluates it alone (the branch is taken, the argument before it is not
-null). Without an error, everything is computed on all rows and the results are merged.
+Evaluation raises exactly where Spark does. First, every argument is evaluated on all rows, and the
+results are merged. If an argument raises, it is evaluated again on only those rows on which Spark
+evaluates it: where its branch is taken, or where the argument before it is not null.
 
-A `SharedOperandNode` is an operand that Spark evaluates before an expression, such as those that
-`between` and `nullif` read twice. Spark computes it once, on every row, before the expression
-around it. That holds for every call outside of branches (of `case`, `if`, `coalesce` and similar
-calls, except their first condition). So a row raises even where `false and ...` or a null beside
-the call would skip it.
+A `SharedOperandNode` has operands that Spark evaluates before the expression around them, such as
+those that `between` and `nullif` read twice. Spark computes each of them once, on every row. This
+applies to every such call outside of branches (of `case`, `if`, `coalesce` and similar calls,
+except their first condition). So a row raises even where `false and ...` or a null argument would
+skip the call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nosync_nb.rows.types import FIXED, INTEGERS, arrow_type, decimal_parts
 
 
 class ValueNode:
-    """An expression: its type, its arguments and whether a row may make it raise."""
+    """An expression: its type, its arguments, and whether its evaluation may raise."""
 
     def __init__(self, type_: str, arguments: Sequence[ValueNode], *, raises: bool = False) -> None:
         self.type = type_
@@ -49,7 +49,7 @@ class ValueNode:
         self.raises: bool = raises or any(argument.raises for argument in arguments)
 
     def evaluate(self, frame: VectorFrame) -> Vector:
-        """Returns the values on the rows of a frame."""
+        """Returns the values for the rows of a frame."""
         raise AssertionError("a node implements evaluate")
 
 
@@ -65,12 +65,13 @@ class ColumnNode(ValueNode):
 
 
 class LiteralNode(ValueNode):
-    """A constant; None is null.
+    """A constant, in which None means null.
 
     Attributes:
-        value: a Python object, for decimals a Decimal.
+        value: a Python object; a Decimal for decimals.
         scalar: the value as vectors store it.
-        written: True if it is written in the text, so that Spark gives it the least decimal type.
+        written: True if the constant is an integer in the text of the expression. Spark converts
+            such a literal to a decimal with only the digits that it has.
     """
 
     def __init__(self, value: Any, type_: str, *, written: bool = False) -> None:
@@ -91,7 +92,7 @@ class LiteralNode(ValueNode):
 
 
 class StrictNode(ValueNode):
-    """A function that is null where an argument is."""
+    """A function that returns null where an argument is null."""
 
     def __init__(
         self, name: str, type_: str, kernel: Kernel | TextKernel, arguments: Sequence[ValueNode]
@@ -150,7 +151,7 @@ class StrictNode(ValueNode):
         return Vector(result, merge_nulls(nulls, beyond))
 
     def _fits(self, kernel: Kernel, values: list[Any]) -> bool:
-        """Returns True if nothing can overflow, given the range of the arguments."""
+        """Returns True if no result can overflow, given the actual range of the arguments."""
         if kernel.bounds is None or any(a.type not in INTEGERS for a in self.arguments):
             return not kernel.checks
         low, high = kernel.bounds(*map(extent, values))
@@ -159,9 +160,10 @@ class StrictNode(ValueNode):
 
 
 def evaluate_where(node: ValueNode, frame: VectorFrame, keep: Array) -> Vector:
-    """Evaluates a node that may raise only on some rows; the values of the others are undefined.
+    """Evaluates a node of which only the rows in `keep` may raise; other rows are undefined.
 
-    All rows at once are cheaper than a part of them, so the part is selected only after an error.
+    All rows are evaluated at once, because this is cheaper than selecting some. The rows in `keep`
+    are selected only after an error.
     """
     try:
         return node.evaluate(frame)
@@ -220,7 +222,7 @@ class LogicNode(ValueNode):
 
 
 class IsNullNode(ValueNode):
-    """`x is null`, never null itself; also of columns whose values are not computed here."""
+    """`x is null`, which is never null; also for columns of types that are not computed here."""
 
     def __init__(self, argument: ValueNode) -> None:
         super().__init__("boolean", (argument,))
@@ -235,7 +237,7 @@ class IsNullNode(ValueNode):
 
 
 class SameNode(ValueNode):
-    """`<=>`: like `=`, but null equals null."""
+    """`<=>`: like `=`, but two nulls are equal."""
 
     def __init__(self, equal: StrictNode) -> None:
         super().__init__("boolean", equal.arguments)
@@ -256,7 +258,7 @@ class SameNode(ValueNode):
 
 
 class _ComputedNode(ValueNode):
-    """Values that are already computed."""
+    """A node of values that are already computed."""
 
     def __init__(self, values: Any, type_: str) -> None:
         super().__init__(type_, ())
@@ -309,7 +311,7 @@ class CoalesceNode(ValueNode):
 def _merged(
     pieces: list[tuple[Array, Vector]], default: Vector, type_: str, frame: VectorFrame
 ) -> Vector:
-    """Returns each piece's values where it was taken, the default elsewhere."""
+    """Returns the values of each piece on the rows of its mask, and the default on the others."""
     n = frame.n
     nulls = np.zeros(n, np.bool_) if default.nulls is None else default.nulls.copy()
     values = full_vector(default, n, type_)
@@ -363,7 +365,7 @@ class ExtremeNode(ValueNode):
 
 
 class InNode(ValueNode):
-    """`x in (...)` of literals; with a null in the list, null where nothing matched."""
+    """`x in (...)` of literals; if the list contains a null, null instead of false."""
 
     def __init__(self, matches: StrictNode, *, with_null: bool) -> None:
         super().__init__("boolean", (matches,))
@@ -378,16 +380,16 @@ class InNode(ValueNode):
 
 
 _CHOICES = frozenset(("if", "nvl2", "coalesce", "nvl", "ifnull", "nanvl", "zeroifnull"))
-"""Calls whose first argument alone Spark always evaluates."""
+"""Calls that evaluate their first argument on every row in Spark, and the others only if needed."""
 _FIRST_LEFT = (exp.And, exp.Or, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 
 class SharedOperandNode(ValueNode):
-    """An expression, and operands that may raise before it.
+    """An expression, with operands that are evaluated before it and may raise.
 
     Attributes:
         inner: the expression.
-        first: operands in it, which are evaluated on every row.
+        first: the operands within it that are evaluated on every row.
     """
 
     def __init__(self, inner: ValueNode, first: Sequence[ValueNode]) -> None:
@@ -404,10 +406,10 @@ class SharedOperandNode(ValueNode):
 def is_shared_operand(
     call: exp.Expression, operand: exp.Expression, is_variable: Callable[..., Any]
 ) -> bool:
-    """Returns True if Spark evaluates the operand of a call first, and the node would not.
+    """Returns True if Spark evaluates the operand of a call first, unlike the node of the call.
 
     Args:
-        is_variable: returns True if a name is the variable of an enclosing lambda.
+        is_variable: returns a true value if a name is a variable of an enclosing lambda.
     """
     if _is_cheap(operand) or any(is_variable(c.name) for c in operand.find_all(exp.Column)):
         return False
@@ -415,7 +417,7 @@ def is_shared_operand(
 
 
 def _is_cheap(tree: Any) -> bool:
-    """Returns True if Spark computes it twice instead: columns, fields, elements, constants."""
+    """Returns True if Spark computes the operand twice: columns, fields, elements and constants."""
     if isinstance(tree, exp.Paren):
         return _is_cheap(tree.this)
     if isinstance(tree, exp.Bracket | exp.Dot):
@@ -424,7 +426,7 @@ def _is_cheap(tree: Any) -> bool:
 
 
 def _is_always(tree: Any) -> bool:
-    """Returns True if no branch encloses it."""
+    """Returns True if the call is not inside a branch that may be skipped."""
     while tree.parent is not None:
         parent = tree.parent
         if isinstance(parent, exp.If) and isinstance(parent.parent, exp.Case):
@@ -442,7 +444,7 @@ def _is_always(tree: Any) -> bool:
 
 
 def _is_asked_first(tree: Any) -> bool:
-    """Returns True if it is evaluated on every row in its own position."""
+    """Returns True if the node of the call evaluates it on every row anyway."""
     while tree.parent is not None:
         parent = tree.parent
         passes = isinstance(parent, exp.Paren | exp.Not | exp.Alias)

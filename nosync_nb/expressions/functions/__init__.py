@@ -1,1 +1,1 @@
-"""The table of functions: from a call to its node."""
+"""The table of functions: a rule for each function, which turns a call into a node."""

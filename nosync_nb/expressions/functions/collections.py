@@ -1,7 +1,7 @@
-"""Arrays, maps and structs: literals, access, comparison, functions without a lambda.
+"""Arrays, maps and structs: literals, access, comparison, and functions without a lambda.
 
-`FUNCTIONS` lists the calls. Elements of several types get a common type, as in Spark. A nested type
-has a common type with itself alone. A bare null has no type here.
+`FUNCTIONS` lists the calls. Elements of several types are cast to a common type, as in Spark. A
+nested type has no common type with other types. A null without a type is not supported here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nosync_nb.rows import canonical_type
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
 _INDEXES = ("tinyint", "smallint", "int")
-"""The types of an index, if Spark casts no other type."""
+"""The types of an index in functions for which Spark casts no other type."""
 
 
 def is_held(type_: str) -> bool:
-    """Returns True if values of a nested type are computed here."""
+    """Returns True if values of a type, which may be nested, are computed here."""
     if type_ == VOID:
         return False
     if not is_nested(type_):
@@ -38,7 +38,7 @@ def is_held(type_: str) -> bool:
 
 
 def inner(node: ValueNode, kind: str = "array") -> tuple[str, ...]:
-    """Returns the types of the parts of an array or map.
+    """Returns the element type of an array, or the key and value types of a map.
 
     Raises:
         NotProvedError: for any other type.
@@ -57,9 +57,9 @@ def unified(nodes: Sequence[ValueNode], *, utc: bool) -> list[ValueNode]:
 
 
 def as_element(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
-    """Returns a value as an element of a type, which is the common type of both.
+    """Returns a value cast to the element type of an array, which must be their common type.
 
-    Text and decimals are refused beside numbers of another kind, as Spark refuses them.
+    Text and decimals are refused with elements of another kind, as in Spark.
     """
     mixed = node.type == "string" != type_ or (is_decimal(node.type) and not is_decimal(type_))
     if (
@@ -72,14 +72,13 @@ def as_element(node: ValueNode, type_: str, *, utc: bool) -> ValueNode:
 
 
 _WHOLE = {type_: i for i, type_ in enumerate((*INTEGERS, "double"))}
-"""Element types in widening order: integers become doubles too."""
+"""Number types of elements, from narrow to wide; integers may also be widened to doubles."""
 
 
 def wider(array: ValueNode, value: str) -> ValueNode:
-    """Returns an array whose elements have the wider number type, beside values of a type.
+    """Widens the number type of an array's elements to the type of a value.
 
-    Raises:
-        NotProvedError: if they are no numbers, or neither type is as exact as the other.
+    An array whose elements have the wider type, or other types, is returned unchanged.
     """
     (type_,) = inner(array)
     if value in (type_, VOID) or _WHOLE.get(value, -1) <= _WHOLE.get(type_, 9):
@@ -94,12 +93,12 @@ def wider(array: ValueNode, value: str) -> ValueNode:
 
 
 def _index(node: ValueNode, *types: str, utc: bool) -> ValueNode:
-    """An index, if Spark casts integers of few types only."""
+    """Returns an index cast to int, if it has one of the types that Spark accepts."""
     return cast(only(node, *types, name="an element"), "int", utc=utc)
 
 
 def array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`array(a, b, ...)`."""
+    """Binds `array(a, b, ...)`."""
     if not arguments:
         raise NotProvedError("an empty array")
     items = unified(arguments, utc=utc)
@@ -108,7 +107,7 @@ def array(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _map(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`map(k, v, ...)`."""
+    """Binds `map(k, v, ...)`; the keys must not be nested."""
     if not arguments or len(arguments) % 2:
         raise NotProvedError(f"map of {len(arguments)} arguments")
     keys = unified(arguments[::2], utc=utc)
@@ -128,7 +127,7 @@ def _map(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def struct(fields: Sequence[tuple[str, ValueNode]]) -> ValueNode:
-    """Returns a struct of named values."""
+    """Returns the node of a struct with the given field names and values."""
     from nosync_nb.rows.ddl import quote
 
     nodes = [node for _, node in fields]
@@ -143,7 +142,7 @@ def struct(fields: Sequence[tuple[str, ValueNode]]) -> ValueNode:
 
 
 def _named_struct(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`named_struct('a', x, ...)`."""
+    """Binds `named_struct('a', x, ...)`."""
     names = [literal_value(node, "the name of a field") for node in arguments[::2]]
     if not all(isinstance(each, str) for each in names):
         raise NotProvedError("the name of a field that is not a string")
@@ -153,7 +152,7 @@ def _named_struct(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode
 
 
 def field(node: ValueNode, name: str) -> ValueNode:
-    """`st.x`; for an array of structs the array of the fields."""
+    """Returns the node of `st.x`; for an array of structs, that of the array of their fields."""
     if node.type.startswith("array<struct<"):
         (type_,) = inner(node)
         place, own = _field(type_, name)
@@ -167,7 +166,7 @@ def field(node: ValueNode, name: str) -> ValueNode:
 
 
 def _field(type_: str, name: str) -> tuple[int, str]:
-    """The position and the type of a field, by its name in any case."""
+    """Returns the position and the type of a field; its name is matched in any case."""
     parts = nested_parts(type_)
     places = [i for i, (own, _) in enumerate(parts) if own.lower() == name.lower()]
     if len(places) != 1:
@@ -176,7 +175,7 @@ def _field(type_: str, name: str) -> tuple[int, str]:
 
 
 def element(node: ValueNode, index: ValueNode, *, utc: bool) -> ValueNode:
-    """`a[i]`, `m[k]`, `st['x']`."""
+    """Returns the node of `a[i]`, `m[k]` or `st['x']`."""
     if node.type.startswith(("struct<", "array<struct<")) and index.type == "string":
         return field(node, str(literal_value(index, "the name of a field")))
     if node.type.startswith("map<"):
@@ -219,14 +218,19 @@ def _size(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         inner(arguments[0])
     else:
         inner(arguments[0], "map")
-    legacy = name != "array_size"  # without ANSI mode the size of null is -1
+    legacy = name != "array_size"  # because without ANSI mode the size of null is -1
     return RowwiseNode(name, "int", len, arguments, raises=legacy)
 
 
 def _array_function(
     make: Callable[[collections.Key], Callable[..., Any]], result: str = "{array}"
 ) -> Rule:
-    """A function of one array; `result` may name its type or that of its elements."""
+    """Returns the rule of a function of one array.
+
+    Args:
+        make: returns the function for the key of the element type (`key_of`).
+        result: the type of the result; may contain `{array}` and `{element}`, the argument's types.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -240,7 +244,7 @@ def _array_function(
 
 
 def _value(make: Callable[[collections.Key], Callable[..., Any]], result: str) -> Rule:
-    """A function of an array and a value that is compared with its elements."""
+    """Returns the rule of a function of an array and a value that is compared with its elements."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -258,7 +262,7 @@ def _value(make: Callable[[collections.Key], Callable[..., Any]], result: str) -
 def _two_array_function(
     make: Callable[[collections.Key], Callable[..., Any]], result: str = "{array}"
 ) -> Rule:
-    """A function of two arrays of one type."""
+    """Returns the rule of a function of two arrays, which are widened to one type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -274,7 +278,7 @@ def _two_array_function(
 
 
 def _array_extension(function: Callable[..., Any]) -> Rule:
-    """`array_append` and `array_prepend`: a null is an element."""
+    """Returns the rule of `array_append` or `array_prepend`, which also add a null."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -365,7 +369,7 @@ def _has_key(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _typeof(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """The name of a type; nothing is evaluated."""
+    """Binds `typeof(x)` to a literal, so that the argument is not evaluated."""
     check_arity(name, arguments, 1)
     if not is_held(arguments[0].type):
         raise NotProvedError(f"typeof a {arguments[0].type}")
@@ -383,7 +387,10 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def compared(name: str, nodes: Sequence[ValueNode]) -> ValueNode:
-    """Returns a comparison of arrays or structs of one type; null equals null, and is least."""
+    """Returns a comparison of arrays or structs of one type.
+
+    Inside them, null equals null, and null is the least value.
+    """
     compare = operator.eq if name == "<=>" else _COMPARED.get(name)
     type_ = nodes[0].type
     if compare is None or len(nodes) != 2 or nodes[1].type != type_ or "map<" in type_:

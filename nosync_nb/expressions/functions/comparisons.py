@@ -1,6 +1,6 @@
-"""Comparisons, membership, patterns, and the greatest of several values.
+"""Rules of comparisons, membership, conditionals, three-valued logic and tests for null.
 
-The module also has conditionals: three-valued logic, branches, and tests for null.
+Text patterns are in `patterns.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
 def comparison(kernels: numeric.Kernels, text: TextKernel) -> Rule:
-    """Returns the rule for two values of any fixed type, two texts, decimals or byte strings."""
+    """Returns the rule that compares two numbers, times, booleans, texts or byte strings."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -42,7 +42,7 @@ def comparison(kernels: numeric.Kernels, text: TextKernel) -> Rule:
         if left.type == right.type == VOID:
             return LiteralNode(None, "boolean")
         written = isinstance(left, LiteralNode) and left.value is not None
-        if written and not isinstance(right, LiteralNode):  # beside null no value is compared
+        if written and not isinstance(right, LiteralNode):  # the rules below expect it on the right
             return COMPARISONS[_MIRRORED[name]](_MIRRORED[name], [right, left], utc)
         if left.type in INTEGERS and isinstance(right, LiteralNode):
             whole_number = _beside_decimal(name, right)
@@ -77,7 +77,10 @@ COMPARISONS: dict[str, Rule] = {
 
 
 def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
-    """Returns the integer with which comparing gives the same as with a decimal literal, if any."""
+    """Returns the integer that may replace a decimal literal in a comparison with an integer.
+
+    Returns None if the literal is not a decimal, or if it has a fraction that no integer equals.
+    """
     value = literal.value
     if not isinstance(value, Decimal):
         return None
@@ -93,7 +96,7 @@ def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
 
 
 def null_safe_equal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`<=>`."""
+    """Binds `<=>`."""
     check_arity(name, arguments, 2)
     if all(argument.type == VOID for argument in arguments):
         return LiteralNode(True, "boolean")
@@ -103,7 +106,7 @@ def null_safe_equal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
 
 
 def null_if(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`nullif(a, b)`: it has the type of a."""
+    """Binds `nullif(a, b)`; the result has the type of `a`."""
     check_arity(name, arguments, 2)
     if not is_known(arguments[0].type) or arguments[0].type == VOID:
         raise NotProvedError(f"nullif of {arguments[0].type}")
@@ -115,7 +118,7 @@ _FEW = 8
 
 
 def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`x in (...)` of literals."""
+    """Binds `x in (...)`; a list of literals becomes one lookup."""
     if len(arguments) < 2:
         raise NotProvedError("an empty list after in")
     given = [arguments[0], *(x for x in arguments[1:] if x.type != VOID)]
@@ -136,13 +139,13 @@ def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _any_equal(value: ValueNode, listed: list[ValueNode], utc: bool) -> ValueNode:
-    """`in` of values of the row."""
+    """Binds `x in (...)` with values that depend on the row, as equalities joined by `or`."""
     equal = [COMPARISONS["="]("=", [value, each], utc) for each in listed]
     return reduce(lambda a, b: LogicNode(a, b, conjunction=False), equal)
 
 
 def _member(values: Any) -> Kernel:
-    """`x in (...)` of values of a fixed type; NaN equals NaN."""
+    """Returns the kernel of `x in (...)` for literals of a fixed type; NaN equals NaN."""
     with_nan = bool((values != values).any())
     numbers = values[values == values]
 
@@ -159,7 +162,11 @@ def _member(values: Any) -> Kernel:
 
 
 def extreme(choices: Callable[[str], Any]) -> Rule:
-    """The rule of `greatest` and `least` for fixed types."""
+    """Returns the rule of `greatest` or `least`.
+
+    Args:
+        choices: returns the function that selects one of two values of a fixed type.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if len(arguments) < 2:
@@ -183,7 +190,7 @@ def extreme(choices: Callable[[str], Any]) -> Rule:
 def case(
     branches: list[tuple[ValueNode, ValueNode]], default: ValueNode | None, utc: bool
 ) -> ValueNode:
-    """`case when`; `if` and similar calls become one too."""
+    """Returns the node of `case when`, `if` or a similar call, with results of a common type."""
     conditions = [condition for condition, _ in branches]
     if any(condition.type != "boolean" for condition in conditions):
         raise NotProvedError("a condition that is not boolean")
@@ -194,27 +201,30 @@ def case(
 
 
 def _condition(node: ValueNode, utc: bool) -> ValueNode:
-    """Returns an argument that Spark accepts as a boolean; null too, except in `case when null`."""
+    """Returns an argument cast to boolean, if Spark accepts its type as a condition.
+
+    A null is accepted as well; Spark refuses it only in `case when null`.
+    """
     if node.type not in ("boolean", "string", VOID):
         raise NotProvedError(f"a {node.type} as condition")
     return cast(node, "boolean", utc=utc)
 
 
 def if_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`if(condition, then, else)`."""
+    """Binds `if(condition, then, else)`."""
     check_arity(name, arguments, 3)
     condition = cast(only(arguments[0], "boolean", name="a condition"), "boolean", utc=utc)
     return case([(condition, arguments[1])], arguments[2], utc)
 
 
 def nvl2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`nvl2(x, if not null, if null)`."""
+    """Binds `nvl2(x, if not null, if null)`."""
     check_arity(name, arguments, 3)
     return case([(IsNullNode(arguments[0]), arguments[2])], arguments[1], utc)
 
 
 def coalesce(wanted: int | None = None) -> Rule:
-    """The first argument that is not null."""
+    """Returns the rule of `coalesce`, or of a similar call with exactly `wanted` arguments."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments or (wanted is not None and len(arguments) != wanted):
@@ -226,18 +236,18 @@ def coalesce(wanted: int | None = None) -> Rule:
 
 
 def is_null(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`x is null`, of any type."""
+    """Binds `x is null`, for any type."""
     check_arity(name, arguments, 1)
     return IsNullNode(arguments[0])
 
 
 def is_not_null(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`x is not null`."""
+    """Binds `x is not null`."""
     return not_("not", [is_null(name, arguments, utc)], utc)
 
 
 def logic(*, conjunction: bool) -> Rule:
-    """`and` and `or`."""
+    """Returns the rule of `and` or `or`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -250,14 +260,14 @@ def logic(*, conjunction: bool) -> Rule:
 
 
 def not_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`not`."""
+    """Binds `not`."""
     check_arity(name, arguments, 1)
     condition = _condition(arguments[0], utc)
     return StrictNode(name, "boolean", Kernel(np.logical_not), (condition,))
 
 
 def is_truth(*, wanted: bool) -> Rule:
-    """`is true` and `is false`: null is false."""
+    """Returns the rule of `is true` or `is false`, which return false for null."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)

@@ -1,7 +1,7 @@
 """Functions of dates and times: months, weeks, Unix seconds, texts by a pattern, and `make_date`.
 
-`FUNCTIONS` lists the calls, `EXTRACTED` the calls behind `extract(unit from x)`. Timestamps with a
-zone are in UTC.
+`FUNCTIONS` lists the calls, and `EXTRACTED` the rules of `extract(unit from x)`. Timestamps with a
+time zone are computed here in UTC only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MONTH = np.timedelta64(1, "M")
 
 
 def _time(node: ValueNode, *, utc: bool) -> ValueNode:
-    """An argument that Spark accepts as a timestamp."""
+    """Returns an argument cast to a timestamp, if Spark casts its type implicitly."""
     if not utc:
         raise NotProvedError("timestamps in a time zone other than UTC")
     return implicit(node, "timestamp", utc=utc)
@@ -53,7 +53,7 @@ def _add_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _split(days: Any) -> tuple[Any, Any, Any]:
-    """Months since 1970, the day in the month, and the days to its end."""
+    """Returns the months since 1970, the day of the month, and the days to the month's end."""
     start = datetimes.days(days).astype("datetime64[M]")
     first = start.astype("datetime64[D]").astype(np.int64)
     end = (start + _MONTH).astype("datetime64[D]").astype(np.int64)
@@ -75,7 +75,7 @@ def _months_between(round_off: bool) -> Kernel:
 
 
 def _between_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`months_between(a, b [, round])`."""
+    """Binds `months_between(a, b [, round])`."""
     check_arity(name, arguments, 2, 3)
     rounds = literal_value(arguments[2], "a rounding flag") if len(arguments) == 3 else True
     if not isinstance(rounds, bool):
@@ -95,7 +95,7 @@ _DAYS = {
 
 
 def _next_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`next_day(date, 'MON')`, for a valid day name."""
+    """Binds `next_day(date, 'MON')`, for a valid day name."""
     check_arity(name, arguments, 2)
     day = implicit(arguments[0], "date", utc=utc)
     wanted = _DAYS.get(str(literal_value(arguments[1], "a day of the week")).lower())
@@ -115,7 +115,7 @@ def _thursday(days: Any) -> Any:
 
 
 def _week(days: Any) -> Any:
-    """The ISO week."""
+    """Returns the ISO week."""
     return ((datetimes.day_of_year(_thursday(days)) - 1) // 7 + 1).astype(np.int32)
 
 
@@ -133,7 +133,7 @@ def _of_date(function: Callable[[Any], Any]) -> Rule:
 
 
 def _name_of_date(names: tuple[str, ...], number: Callable[[int], int]) -> Rule:
-    """`dayname` and `monthname`: three letters."""
+    """Returns the rule of `dayname` or `monthname`, which return three letters."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -144,13 +144,17 @@ def _name_of_date(names: tuple[str, ...], number: Callable[[int], int]) -> Rule:
 
 
 def _unix_day(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`date_from_unix_date(days)`."""
+    """Binds `date_from_unix_date(days)`."""
     check_arity(name, arguments, 1)
     return StrictNode(name, "date", Kernel(lambda a: a), (_int(arguments[0], utc=utc),))
 
 
 def _converted(source: str, result: str, kernel: Kernel, wider: tuple[str, ...] = ()) -> Rule:
-    """A conversion that does not depend on the time zone."""
+    """Returns the rule of a conversion between two types that does not depend on the time zone.
+
+    Args:
+        wider: further argument types, which are cast to `source`.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -162,14 +166,14 @@ def _converted(source: str, result: str, kernel: Kernel, wider: tuple[str, ...] 
 
 
 def _scaled(width: int) -> Kernel:
-    """Whole units to microseconds."""
+    """Returns the kernel that converts whole units of `width` microseconds to microseconds."""
     top = (2**63 - 1) // width
     check = Check(lambda a: (a > top) | (a < -top), "overflow")
     return Kernel(lambda a: a * np.int64(width), (check,))
 
 
 def _seconds(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`timestamp_seconds`; infinite doubles and NaN give null."""
+    """Binds `timestamp_seconds`, which returns null for NaN and infinite doubles."""
     check_arity(name, arguments, 1)
     if arguments[0].type in INTEGERS:
         return _converted("bigint", "timestamp", _scaled(datetimes.SECOND), INTEGERS)(
@@ -184,7 +188,7 @@ def _seconds(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _saturated(seconds: Any) -> Any:
-    """Seconds as microseconds, clipped as Java casts doubles."""
+    """Converts seconds to microseconds; clips values out of range, as Java's cast of doubles."""
     micros = np.nan_to_num(np.asarray(seconds, np.float64) * 1e6)
     inside = np.where(np.abs(micros) < 2.0**63, micros, 0.0).astype(np.int64)
     ends = np.where(micros > 0, np.int64(2**63 - 1), np.int64(-(2**63)))
@@ -201,7 +205,7 @@ def _pattern(arguments: list[ValueNode], place: int) -> str:
 
 
 def _refuse_non_text(patterns: list[ValueNode]) -> None:
-    """Refuses patterns that are not text, also if the time is null and they are not used."""
+    """Refuses patterns that are not text, even if they are not used because the time is null."""
     if any(pattern.type != "string" for pattern in patterns):
         raise NotProvedError("a pattern that is not a string")
 
@@ -213,7 +217,7 @@ def _date_format(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`from_unixtime(seconds [, pattern])`: seconds out of range wrap, as in Spark."""
+    """Binds `from_unixtime(seconds [, pattern])`; seconds out of range wrap around, as in Spark."""
     check_arity(name, arguments, 1, 2)
     if not utc:
         raise NotProvedError("timestamps in a time zone other than UTC")
@@ -225,7 +229,7 @@ def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
-    """A text parsed by a pattern, as a timestamp of either kind."""
+    """Returns the node that parses a text by a pattern, as either timestamp type."""
     if not utc and type_ == "timestamp":
         raise NotProvedError("timestamps in a time zone other than UTC")
     if text.type != "string":
@@ -234,14 +238,14 @@ def _read(text: ValueNode, pattern: str, type_: str, *, utc: bool) -> ValueNode:
 
 
 def _as_text(node: ValueNode, *, utc: bool) -> ValueNode:
-    """An argument that Spark casts to text, unless it is a time."""
+    """Returns a time unchanged, and any other argument cast to text."""
     if node.type in (*TIMES, "string", VOID):
         return node
     return implicit(node, "string", utc=utc)
 
 
 def _to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`to_date(x [, pattern])`."""
+    """Binds `to_date(x [, pattern])`."""
     check_arity(name, arguments, 1, 2)
     first = _as_text(arguments[0], utc=utc)
     if len(arguments) == 1 or first.type != "string":
@@ -252,7 +256,7 @@ def _to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _to_time(type_: str) -> Rule:
-    """`to_timestamp(x [, pattern])`."""
+    """Returns the rule of `to_timestamp(x [, pattern])` with a result of either timestamp type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1, 2)
@@ -271,10 +275,10 @@ def _to_time(type_: str) -> Rule:
 
 
 def _null_if_unparsed(rule: Rule) -> Rule:
-    """`try_to_timestamp` and similar calls: null for a text that does not fit."""
+    """Returns the rule of a `try_` call, which is null for a text that does not fit."""
 
     def parsed_or_null(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-        if arguments and arguments[0].type in FLOATS:  # out of range Spark gives the last timestamp
+        if arguments and arguments[0].type in FLOATS:  # Spark clips a double that is out of range
             raise NotProvedError(f"{name} of a {arguments[0].type}")
         node = rule(name, arguments, utc)
         return node if node in arguments else tried_call(node)
@@ -283,14 +287,14 @@ def _null_if_unparsed(rule: Rule) -> Rule:
 
 
 def _try_to_timestamp(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`try_to_timestamp(x [, pattern])`."""
+    """Binds `try_to_timestamp(x [, pattern])`."""
     if len(arguments) == 1 and arguments[0].type == "string":
         return try_cast(arguments[0], "timestamp", utc=utc)
     return _null_if_unparsed(_to_time("timestamp"))(name, arguments, utc)
 
 
 def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`try_to_date(x [, pattern])`."""
+    """Binds `try_to_date(x [, pattern])`."""
     check_arity(name, arguments, 1, 2)
     first = _as_text(arguments[0], utc=utc)
     if len(arguments) == 1 or first.type != "string":
@@ -300,7 +304,7 @@ def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`unix_timestamp(x [, pattern])`: seconds, for timestamps truncated towards zero."""
+    """Binds `unix_timestamp(x [, pattern])`: whole seconds, truncated towards zero."""
     check_arity(name, arguments, 1, 2)
     _refuse_non_text(arguments[1:])
     time = arguments[0]
@@ -322,7 +326,7 @@ _UNITS = {
 
 
 def _truncated(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`trunc` and `date_trunc`: null for an invalid unit."""
+    """Binds `trunc` and `date_trunc`, which return null for an invalid unit."""
     check_arity(name, arguments, 2)
     place, type_ = (0, "date") if name == "trunc" else (1, "timestamp")
     unit = str(literal_value(arguments[1 - place], "a unit")).lower()
@@ -336,7 +340,7 @@ def _truncated(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _date_part(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`date_part('year', x)`, which is `extract(year from x)`."""
+    """Binds `date_part('year', x)`, which equals `extract(year from x)`."""
     check_arity(name, arguments, 2)
     return extracted(str(literal_value(arguments[0], "a part")), arguments[1], utc)
 
@@ -344,9 +348,9 @@ def _date_part(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 _SECONDS = "decimal(16,6)"
 _MINUTE = 60 * datetimes.SECOND
 _BITS = 2**31 - 1
-"""Spark keeps this many bits of the whole seconds."""
+"""A mask of the bits of the whole seconds that Spark retains."""
 _YEAR_MAX = 999_999_999
-"""The range of Java's dates; a date has 32 bits of days, and a timestamp 64 of microseconds."""
+"""The last year of Java's dates; our dates have 32 bits of days, timestamps 64 of microseconds."""
 
 
 def _days(year: Any, month: Any, day: Any) -> Any:
@@ -359,7 +363,7 @@ def _start(months: Any) -> Any:
 
 
 def _no_day(year: Any, month: Any, day: Any) -> Any:
-    """A mask of the rows whose day does not exist."""
+    """Returns a mask of the rows whose day does not exist."""
     months = (year.astype(np.int64) - 1970) * 12 + np.clip(month, 1, 12) - 1
     far = (year < -_YEAR_MAX) | (year > _YEAR_MAX)
     none = (month < 1) | (month > 12) | (day < 1) | (day > _start(months + 1) - _start(months))
@@ -382,7 +386,7 @@ def _make_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _kernel_for_year(kernel: Kernel, year: ValueNode, limit: int) -> Kernel:
-    """The kernel for any year, or a cheaper one for a year that cannot overflow."""
+    """Returns the kernel, without the overflow check if the year cannot cause an overflow."""
     near = isinstance(year, LiteralNode) and isinstance(year.value, int) and abs(year.value) < limit
     if near or year.type in ("tinyint", "smallint"):
         return replace(kernel, checks=kernel.checks[:1])
@@ -390,12 +394,12 @@ def _kernel_for_year(kernel: Kernel, year: ValueNode, limit: int) -> Kernel:
 
 
 def _kept_micros(micros: Any) -> Any:
-    """The seconds that Spark keeps of a decimal, in microseconds."""
+    """Returns the seconds of a decimal that Spark retains, in microseconds."""
     return (micros // datetimes.SECOND & _BITS) * datetimes.SECOND + micros % datetimes.SECOND
 
 
 def _no_time(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
-    """A mask of the rows whose time does not exist; second 60 is the start of the next minute."""
+    """Returns a mask of the rows whose time does not exist; second 60 is the next minute."""
     clock = (hour < 0) | (hour > 23) | (minute < 0) | (minute > 59)
     return clock | (_kept_micros(micros) > _MINUTE) | _no_day(year, month, day)
 
@@ -412,7 +416,7 @@ _FIRST, _FIRST_REST = divmod(-(2**63), datetimes.DAY)
 
 
 def _day_and_micros(year: Any, month: Any, day: Any, hour: Any, minute: Any, micros: Any) -> Any:
-    """The day, and the microseconds in it: second 60 may be the start of the next day."""
+    """Returns the day, and the microseconds of the day; second 60 may belong to the next day."""
     minutes = hour * np.int64(60) + minute
     rest = minutes * np.int64(_MINUTE) + _kept_micros(micros)
     return _days(year, month, day) + rest // datetimes.DAY, rest % datetimes.DAY
@@ -433,7 +437,10 @@ _TIME = Kernel(
 
 
 def _make_time(type_: str) -> Rule:
-    """`make_timestamp(year, month, day, hour, minute, second)`, the second with a fraction."""
+    """Returns the rule of `make_timestamp(year, month, day, hour, minute, second)`.
+
+    The second is a decimal with a fraction.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 6)
@@ -448,7 +455,10 @@ def _make_time(type_: str) -> Rule:
 
 
 def null_if_missing(kernel: Kernel) -> Kernel:
-    """Returns the kernel with null for a missing day or time; an overflow stays an error."""
+    """Returns a kernel with null instead of an error for a missing day or time.
+
+    An overflow still raises an error.
+    """
     none, *others = kernel.checks
     return replace(kernel, checks=tuple(others), missing=none.bad, floats=True)
 
@@ -527,7 +537,7 @@ EXTRACTED = {name: rule for names, rule in _PARTS.items() for name in names.spli
 
 
 def extracted(unit: str, value: ValueNode, utc: bool) -> ValueNode:
-    """`extract(unit from value)`.
+    """Binds `extract(unit from value)`.
 
     Raises:
         NotProvedError: for an unknown unit.

@@ -1,8 +1,9 @@
 """Arithmetic, rounding and comparison of decimals, with Spark's precision and scale.
 
-Values are whole numbers of the last place. Spark computes exactly, rounds once to the scale of the
-result, ties away from zero, and refuses results with more digits than their type. Types are those
-of `spark.sql.decimalOperations.allowPrecisionLoss`, which is on by default.
+Values are unscaled integers: multiples of the last decimal place. Spark computes exactly, and
+rounds once to the scale of the result, ties away from zero. It refuses results with more digits
+than their type. The types are those of `spark.sql.decimalOperations.allowPrecisionLoss=true`, the
+default.
 
 Decimals are compared with each other and with integers. Spark casts decimals of several types to
 one that holds them all. If that type needs more than 38 digits, Spark drops some; such comparisons
@@ -47,7 +48,7 @@ def _type_name(parts: Parts) -> str:
 
 
 def _operand(node: ValueNode, utc: bool) -> ValueNode:
-    """Returns a decimal, or an integer as one: for a literal with as many digits as it has."""
+    """Returns an operand as a decimal; a literal integer gets only as many digits as it has."""
     if is_decimal(node.type):
         return node
     digits = WHOLE_DIGITS.get(node.type)
@@ -60,13 +61,13 @@ def _operand(node: ValueNode, utc: bool) -> ValueNode:
 
 
 def concerned(arguments: list[ValueNode]) -> bool:
-    """Returns True if arithmetic of these arguments is decimal."""
+    """Returns True if an operation on these arguments is decimal: only decimals and integers."""
     types = [argument.type for argument in arguments]
     return any(map(is_decimal, types)) and all(is_decimal(t) or t in INTEGERS for t in types)
 
 
 def _either(exact: Rule, other: Rule) -> Rule:
-    """A rule for decimals, and one for other types."""
+    """Returns a rule that uses `exact` for decimals, and `other` for other types."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         return (exact if concerned(arguments) else other)(name, arguments, utc)
@@ -76,7 +77,7 @@ def _either(exact: Rule, other: Rule) -> Rule:
 
 Typed = Callable[[int, int, int, int], Parts]
 Computed = Callable[[Any, Any, int, int, int], Any]
-"""Values and their scales, the scale of the result -> the result"""
+"""Computes a result from two values, their scales, and the scale of the result."""
 
 
 def _limited_kernel(
@@ -89,7 +90,7 @@ def _limited_kernel(
 
 
 def _kernel_within(compute: Callable[..., Any], digits: int) -> Kernel:
-    """A kernel whose results have a number of digits; only those beyond 38 can overflow."""
+    """Returns a kernel with results of at most `digits` digits; it may overflow only above 38."""
     if digits > DIGITS_MAX:
         return _limited_kernel(compute, DIGITS_MAX)
     return Kernel(lambda *values: numeric.narrow(compute(*values)))
@@ -162,7 +163,7 @@ def _whole_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
 
 
 def _integral(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`div` of decimals; the result is a bigint."""
+    """Binds `div` of decimals, which returns a bigint."""
     check = Check(numeric.is_zero, numeric.BY_ZERO)
     node = _binary(_whole_type, _truncated_quotient, check, right_first=True)(name, arguments, utc)
     return cast(node, "bigint", utc=utc)
@@ -197,12 +198,12 @@ _OPPOSITE_DIGITS = 34
 
 
 def _opposite(a: Any) -> Any:
-    """`-a`: Spark keeps 34 digits of it, ties to even."""
+    """Returns `-a` as Spark computes it: rounded to 34 digits, ties to even."""
     return numeric.digits_kept(numeric.minus(np.int64(0), a), _OPPOSITE_DIGITS, even=True)
 
 
 def same_type(*, signed: bool, other: Rule) -> Rule:
-    """The rule of the negative, or (not signed) the absolute value, in its own type."""
+    """Returns the rule of the negative (`signed`) or the absolute value of a decimal."""
 
     def run(a: Any) -> Any:
         return _opposite(a) if signed else numeric.where(a < 0, _opposite(a), a)
@@ -217,7 +218,7 @@ def same_type(*, signed: bool, other: Rule) -> Rule:
 
 
 def positive(other: Rule) -> Rule:
-    """`positive(x)` is x."""
+    """Returns the rule of `positive(x)`, which is `x`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -227,14 +228,14 @@ def positive(other: Rule) -> Rule:
 
 
 def _rounded_towards(a: Any, places: int, direction: int) -> Any:
-    """Whole numbers at or below (-1), or at or above (1) a decimal."""
+    """Returns the nearest whole number that is not above (-1) or not below (1) the decimal."""
     cut = numeric.truncated_quotient(a, 10**places)
     rest = numeric.minus(a, numeric.raised(cut, places))
     return cut + direction * ((rest > 0) if direction > 0 else (rest < 0))
 
 
 def rounded_to_integer(direction: int, other: Rule) -> Rule:
-    """The rule of `floor` (-1) and `ceil` (1) of a decimal: a decimal without places."""
+    """Returns the rule of `floor` (-1) or `ceil` (1) of a decimal; the result has no places."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -249,7 +250,7 @@ def rounded_to_integer(direction: int, other: Rule) -> Rule:
 
 
 def _rounded_half_even(a: Any, places: int) -> Any:
-    """`a` without its last places, ties to the even neighbour."""
+    """Removes the last `places` digits, rounding to the nearest value, ties to the even one."""
     unit = 10**places
     up = numeric.over(a, unit)
     tie = numeric.minus(
@@ -263,7 +264,7 @@ def _rounded_half_even(a: Any, places: int) -> Any:
 
 
 def rounded(other: Rule, *, even: bool) -> Rule:
-    """The rule of `round` and `bround` of a decimal to places given as a literal."""
+    """Returns the rule of `round`, or of `bround` (`even`); the number of places is a literal."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         places = rounding_places(name, arguments, 38)
@@ -305,7 +306,7 @@ def _digits_and_scale(type_: str) -> tuple[int, int]:
 
 
 def is_comparable(nodes: Sequence[ValueNode]) -> bool:
-    """Returns True if values of these types are compared here; no literal may be null."""
+    """Returns True if values of these types are compared here; false if a literal is null."""
     if any(isinstance(node, LiteralNode) and node.value is None for node in nodes):
         return False
     types = {node.type for node in nodes}
@@ -321,7 +322,7 @@ def is_comparable(nodes: Sequence[ValueNode]) -> bool:
 
 
 def comparison(name: str, left: str, right: str) -> Kernel | TextKernel:
-    """Returns the comparison of two comparable types."""
+    """Returns the kernel that compares values of two comparable types."""
     compare, large = _OPERATIONS[name]
     if left == right == "binary":
         return TextKernel(compare, large)
@@ -339,7 +340,7 @@ def comparison(name: str, left: str, right: str) -> Kernel | TextKernel:
 
 
 def is_one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:
-    """Returns the kernel of `x in (...)` with comparable literals."""
+    """Returns the kernel of `x in (...)` for literals whose types are comparable with `x`."""
     if type_ == "binary":
         return TextKernel(frozenset(wanted).__contains__)
     scale = decimal_parts(type_)[1] if is_decimal(type_) else 0
@@ -356,6 +357,6 @@ def is_one_of(wanted: Sequence[Any], type_: str) -> Kernel | TextKernel:
 
 
 def extreme(*, least: bool) -> Callable[[Any, Any], Any]:
-    """Returns the function to the greater, or the lesser, of two decimals of one type."""
+    """Returns the function that selects the lesser or the greater of two decimals of one type."""
     compare = operator.le if least else operator.ge
     return lambda a, b: numeric.where(compare(a, b), a, b)

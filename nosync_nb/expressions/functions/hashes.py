@@ -1,6 +1,7 @@
-"""Digests and hashes: md5, the SHA family, CRC-32, Spark's own `hash` and `xxhash64`.
+"""Digests and hashes: md5, the SHA family, CRC-32, Spark's `hash` and `xxhash64`.
 
-Source: A. Appleby, MurmurHash3 x86_32; Spark hashes the bytes after the last whole word one by one.
+Source: A. Appleby, MurmurHash3 x86_32. Spark hashes the bytes after the last complete 4-byte word
+one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from nosync_nb.rows.ddl import DAY_TIMES, YEAR_MONTHS
 from nosync_nb.rows.types import decimal_parts
 
 try:
-    from _md5 import md5  # half the time of OpenSSL's, which may be forbidden by the machine
+    from _md5 import md5  # takes half the time of OpenSSL's, which the system may forbid
 except ImportError:
     from hashlib import md5
 
@@ -32,17 +33,17 @@ _WORD = 0xFFFFFFFF
 
 
 def raw(value: Any) -> bytes:
-    """Returns the bytes of a text, or bytes unchanged."""
+    """Returns the UTF-8 bytes of a text, and bytes unchanged."""
     return value.encode() if isinstance(value, str) else value
 
 
 def as_bytes(node: ValueNode, utc: bool) -> ValueNode:
-    """Returns an argument that is bytes, or text whose bytes are hashed."""
+    """Returns an argument of type binary unchanged, and any other argument cast to text."""
     return node if node.type == "binary" else implicit(node, "string", utc=utc)
 
 
 def of_bytes(row: Callable[[bytes], Any], result: str = "string") -> Rule:
-    """Returns the rule of a function of bytes or text."""
+    """Returns the rule of a function of one argument, which is bytes or text."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -64,7 +65,7 @@ def _sha2(value: Any, bits: int) -> str | None:
 
 
 def sha2(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`sha2(x, bits)`: null for an unsupported number of bits."""
+    """Binds `sha2(x, bits)`, which returns null for an unsupported number of bits."""
     check_arity(name, arguments, 2)
     value = as_bytes(only(arguments[0], "string", "binary", name=name), utc)
     given = (value, implicit(arguments[1], "int", utc=utc))
@@ -88,7 +89,7 @@ def _finished(h: int, length: int) -> int:
 
 
 def murmur(blob: bytes, seed: int) -> int:
-    """Returns the hash of bytes by Spark's `hash`, as an unsigned number."""
+    """Returns the hash that Spark's `hash` computes for bytes, as an unsigned number."""
     words, h = len(blob) // 4, seed
     for word in struct.unpack_from(f"<{words}I", blob):
         h = _mixed(h, word)
@@ -110,7 +111,7 @@ def _whole_bytes(whole: int) -> bytes:
 
 
 def _one(value: float) -> float:
-    """One zero and one NaN, because computed ones may have a sign."""
+    """Replaces -0.0 by 0.0 and every NaN by one NaN, because equal values must hash alike."""
     return value + 0.0 if value == value else math.nan
 
 
@@ -136,7 +137,10 @@ def _bytes_of(type_: str) -> Callable[[Any], bytes]:
 
 
 def hash_rule(result: str, bits: int, digest: Callable[[bytes, int], int]) -> Rule:
-    """The rule of `hash` and `xxhash64`: a value's hash seeds the next one, nulls are skipped."""
+    """Returns the rule of `hash` or `xxhash64`; nulls are skipped.
+
+    The hash of each value is the seed for the next one.
+    """
     half = 1 << (bits - 1)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:

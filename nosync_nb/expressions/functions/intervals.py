@@ -1,10 +1,10 @@
-"""Intervals: literals, arithmetic, sums with times, parts, units by name: `dateadd(month, 1, d)`.
+"""Intervals: literals, arithmetic, parts, sums with times, and calls like `dateadd(month, 1, d)`.
 
-An interval is months, or microseconds, as in Spark's ANSI types. Timestamps with a zone are in UTC.
-
-Arithmetic is exact and rounds once, ties away from zero. A result beyond 32 bits of months or 64
-bits of microseconds is an error with ANSI mode and without, as in Spark. A multiple has all units
-of its kind, a sum the units of both operands.
+An interval is a number of months or of microseconds, as in Spark's ANSI types. Timestamps with a
+time zone are computed here in UTC only. Arithmetic is exact and rounds once, ties away from zero. A
+result beyond 32 bits of months or 64 bits of microseconds is an error with ANSI mode and without,
+as in Spark. The type of a product has all units of its kind; the type of a sum has the units of
+both operands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS, interval_type
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, decimal_parts
 
 MARK = "interval "
-"""The prefix of a call that gives the same with ANSI mode and without."""
+"""The name prefix of calls whose results are the same with ANSI mode and without."""
 
 _WIDTHS = {
     "week": 7 * datetimes.DAY,
@@ -47,7 +47,7 @@ def literal(tree: exp.Interval) -> LiteralNode:
     """Returns the interval of a literal.
 
     Raises:
-        NotProvedError: for a computed one, another notation, or a value out of its type's range.
+        NotProvedError: for a computed interval, another notation, or a value that exceeds its type.
     """
     value, type_ = _read(tree)
     least, greatest = numeric.limits(datetimes.integer(type_))
@@ -57,7 +57,7 @@ def literal(tree: exp.Interval) -> LiteralNode:
 
 
 def _read(tree: exp.Interval) -> tuple[int, str]:
-    """The value and the type of a literal."""
+    """Returns the value and the type of an interval literal."""
     value, unit = tree.this, tree.args.get("unit")
     if not isinstance(value, exp.Literal):
         raise NotProvedError("an interval that is not a literal")
@@ -78,7 +78,7 @@ def _read(tree: exp.Interval) -> tuple[int, str]:
 
 
 def _span(text: str, first: str, last: str) -> tuple[int, str]:
-    """`'1-2' year to month`, `'1 02:03:04.5' day to second`."""
+    """Returns the value and the type of `'1-2' year to month` or `'1 02:03:04.5' day to second`."""
     text = text.strip()
     months = re.fullmatch(r"([+-]?)(\d{1,9})-(\d{1,2})", text, re.ASCII)
     if (first, last) == ("year", "month") and months and int(months[3]) < 12:
@@ -100,7 +100,7 @@ def _span(text: str, first: str, last: str) -> tuple[int, str]:
 
 
 def _clock(names: tuple[str, ...], parts: list[str]) -> int | None:
-    """The microseconds of parts, None if one except the first is out of its range."""
+    """Returns the microseconds of the parts; None if a part after the first exceeds its range."""
     micros = 0
     for place, (name, part) in enumerate(zip(names, parts, strict=True)):
         whole, _, fraction = part.partition(".")
@@ -112,7 +112,7 @@ def _clock(names: tuple[str, ...], parts: list[str]) -> int | None:
 
 
 def shifted(name: str, nodes: list[ValueNode], utc: bool) -> ValueNode:
-    """Returns a date or timestamp plus or minus an interval."""
+    """Returns the node of a date or timestamp plus or minus an interval."""
     time, interval = nodes
     if time.type in INTERVALS and name == "+":
         time, interval = interval, time
@@ -135,7 +135,7 @@ def _opposite(interval: ValueNode) -> ValueNode:
 
 
 def _plain(interval: ValueNode) -> ValueNode:
-    """The months or microseconds of an interval."""
+    """Returns the months or microseconds of an interval as a bigint."""
     if isinstance(interval, LiteralNode):
         return LiteralNode(interval.value, "bigint")
     return StrictNode("wide", "bigint", Kernel(lambda a: a.astype(np.int64)), (interval,))
@@ -149,7 +149,7 @@ def _whole_days(interval: ValueNode) -> ValueNode:
 
 
 def _timestamp(time: ValueNode, *, utc: bool) -> ValueNode:
-    """The argument as a timestamp of either kind."""
+    """Returns the argument as a timestamp with or without a time zone."""
     if time.type == "timestamp_ntz":
         return time
     if not utc:
@@ -158,13 +158,13 @@ def _timestamp(time: ValueNode, *, utc: bool) -> ValueNode:
 
 
 def micros_added(time: ValueNode, micros: ValueNode, *, utc: bool) -> ValueNode:
-    """Returns a timestamp some microseconds later."""
+    """Returns the node of a timestamp plus microseconds."""
     time = _timestamp(time, utc=utc)
     return StrictNode(f"{MARK}+", time.type, _ADD, (time, micros))
 
 
 def months_added(time: ValueNode, months: ValueNode, *, utc: bool) -> ValueNode:
-    """Returns a date or timestamp some months later, on the last day of a shorter month."""
+    """Returns the node of a date or timestamp plus months; at most the last day of the month."""
     if time.type == "date":
         return StrictNode(f"{MARK}add_months", "date", ADD_MONTHS, (time, months))
     time = _timestamp(time, utc=utc)
@@ -172,7 +172,7 @@ def months_added(time: ValueNode, months: ValueNode, *, utc: bool) -> ValueNode:
 
 
 def _later(days: Any, months: Any) -> Any:
-    """Days some months later."""
+    """Adds months to days since 1970; the day is limited to the last one of the new month."""
     days = np.asarray(days, np.int64)
     month = datetimes.months(days)
     there = month + np.minimum(np.maximum(months, -_FAR), _FAR)
@@ -191,7 +191,7 @@ _NEAR_MONTHS = 10**6
 _NEAR_DAYS = 2**31 - 1 - 32 * _NEAR_MONTHS
 _LAST, _LAST_REST = divmod(2**63 - 1, datetimes.DAY)
 _FIRST, _FIRST_REST = divmod(-(2**63), datetimes.DAY)
-_FAR = 10**9  # months, beyond any date
+_FAR = 10**9  # a number of months that leads beyond any date
 
 
 def _no_timestamp(micros: Any, months: Any) -> Any:
@@ -205,7 +205,7 @@ def _no_timestamp(micros: Any, months: Any) -> Any:
 
 
 def _unbound(kernel: Kernel) -> Kernel:
-    """A kernel of bigints without bounds, because the bounds of timestamps prove nothing."""
+    """Returns a bigint kernel without bounds, because bounds of timestamps prove nothing."""
     return Kernel(kernel.run, kernel.checks)
 
 
@@ -222,7 +222,7 @@ _ADD_MONTHS_TO_TIME = Kernel(
 
 
 def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`timestampadd(unit, n, ts)` and `dateadd`: the number is evaluated first."""
+    """Binds `timestampadd(unit, n, ts)` and `dateadd`; the number is evaluated first."""
     number, time = arguments
     time = _timestamp(time, utc=utc)
     number = implicit(number, "bigint", utc=utc)
@@ -234,7 +234,7 @@ def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueN
 
 
 def _by_units(kernel: Kernel, width: int) -> Kernel:
-    """The kernel of a time and a number of units; a null time allows any number."""
+    """Returns the kernel of a time and a number of units; for a null time, no number overflows."""
     most, least = (2**63 - 1) // width, -(2**63 // width)
     far = Check(lambda time, number: (number > most) | (number < least), "overflow")
     checks = (Check(_times(check.bad, width), check.reason) for check in kernel.checks)
@@ -246,7 +246,7 @@ def _times(function: Callable[[Any, Any], Any], width: int) -> Callable[[Any, An
 
 
 def timestamp_diff(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`timestampdiff(unit, a, b)`: whole units from a to b."""
+    """Binds `timestampdiff(unit, a, b)`: the number of whole units from `a` to `b`."""
     times = []
     for time in arguments:
         if not utc:
@@ -263,7 +263,10 @@ def timestamp_diff(name: str, unit: str, arguments: list[ValueNode], utc: bool) 
 
 
 def _whole_units(width: int) -> Callable[[Any, Any], Any]:
-    """Whole units between two timestamps, towards zero, even if microseconds overflow."""
+    """Returns the function that counts whole units between two timestamps, towards zero.
+
+    It is exact even if the difference in microseconds overflows.
+    """
 
     def run(a: Any, b: Any) -> Any:
         days, rest = b // datetimes.DAY - a // datetimes.DAY, b % datetimes.DAY - a % datetimes.DAY
@@ -283,7 +286,7 @@ def _towards_zero(values: Any, width: int) -> Any:
 
 
 def _whole_months(a: Any, b: Any, width: int) -> Any:
-    """The number of whole periods of `width` months between two timestamps, towards zero."""
+    """Returns the number of whole periods of `width` months from `a` to `b`, towards zero."""
     days, end, start = b // datetimes.DAY, b % datetimes.DAY, a % datetimes.DAY
     first = a // datetimes.DAY
     days = days - ((days > first) & (end < start)) + ((days < first) & (end > start))
@@ -291,7 +294,7 @@ def _whole_months(a: Any, b: Any, width: int) -> Any:
 
 
 def _month_and_day(days: Any) -> Any:
-    """Months and the day in them as one number."""
+    """Returns the month and the day of the month, combined in one number."""
     month = datetimes.months(days)
     return month * 32 + (np.asarray(days, np.int64) - datetimes.month_start(month) + 1)
 
@@ -304,12 +307,12 @@ UNIT_CALLS: dict[str, Callable[[str, str, list[ValueNode], bool], ValueNode]] = 
     "datediff": timestamp_diff,
     "date_diff": timestamp_diff,
 }
-"""Calls whose first of three arguments is the name of a unit."""
+"""Calls whose first argument is the name of a unit if there are three arguments."""
 UNITS = frozenset((*_MONTHS, *_WIDTHS, "dayofyear"))
 
 
 def _exact_kernel(type_: str, compute: Callable[..., Any], *checks: Check, **more: Any) -> Kernel:
-    """A kernel of exact arithmetic (numeric.py) whose results fit an interval type."""
+    """Returns a kernel of exact integer arithmetic that checks the range of the interval type."""
     least, greatest = limits(datetimes.integer(type_))
     dtype = FIXED[type_]
 
@@ -333,7 +336,10 @@ def _exact_kernel(type_: str, compute: Callable[..., Any], *checks: Check, **mor
 
 
 def _rounded_kernel(type_: str, compute: Callable[[Any, Any], Any], *checks: Check) -> Kernel:
-    """The same for doubles, rounded to the nearest whole number, ties away from zero."""
+    """Returns a kernel of double arithmetic that rounds to whole numbers, ties away from zero.
+
+    It checks the range of the interval type, as `_exact_kernel` does.
+    """
     least, greatest = limits(datetimes.integer(type_))
 
     def rounded(a: Any, b: Any) -> Any:
@@ -361,12 +367,12 @@ def _has_interval(nodes: list[ValueNode]) -> bool:
 
 
 def plus(other: Rule) -> Rule:
-    """The rule of `+` for intervals, and for a time and an interval."""
+    """Returns the rule of `+` for intervals, and for a time and an interval."""
     return _sum_rule("+", numeric.plus, other)
 
 
 def minus(other: Rule) -> Rule:
-    """The rule of `-` for intervals, a time and an interval, and two times."""
+    """Returns the rule of `-` for intervals, a time and an interval, and two times."""
     summed = _sum_rule("-", numeric.minus, other)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -395,7 +401,7 @@ def _sum_rule(sign: str, compute: Callable[[Any, Any], Any], other: Rule) -> Rul
 
 
 def _difference(times: list[ValueNode], utc: bool) -> ValueNode:
-    """The days between two dates, or the time between two timestamps."""
+    """Returns the node of the days between two dates, or of the time between two timestamps."""
     if _have_types(("date",), times):
         kernel = _exact_kernel(
             "interval day", lambda a, b: numeric.times(numeric.minus(a, b), _DAY)
@@ -415,7 +421,7 @@ _DAY = np.int64(datetimes.DAY)
 
 
 def multiplied(other: Rule) -> Rule:
-    """The rule of `*` for an interval and a number."""
+    """Returns the rule of `*` for an interval and a number."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -425,7 +431,7 @@ def multiplied(other: Rule) -> Rule:
         if number.type in INTERVALS:
             interval, number = number, interval
         kernel, type_ = _scaled(interval, number, numeric.times, np.multiply)
-        # Spark evaluates the interval first, on either side.
+        # The interval is the first operand, because Spark always evaluates it first.
         return StrictNode(f"{MARK}*", type_, kernel, (interval, number))
 
     return rule
@@ -454,7 +460,7 @@ def _scaled(
 
 
 def divided(other: Rule) -> Rule:
-    """The rule of `/` for an interval and a number."""
+    """Returns the rule of `/` for an interval and a number."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -471,7 +477,7 @@ def divided(other: Rule) -> Rule:
 
 
 def _of_one(other: Rule, compute: Callable[[Any], Any], sign: str) -> Rule:
-    """The rule of the negative or the absolute value of an interval."""
+    """Returns the rule of a function of one interval whose result has the same type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -484,17 +490,17 @@ def _of_one(other: Rule, compute: Callable[[Any], Any], sign: str) -> Rule:
 
 
 def negative(other: Rule) -> Rule:
-    """The rule of `-interval`."""
+    """Returns the rule of `-interval`."""
     return _of_one(other, lambda a: numeric.minus(np.int64(0), a), "neg")
 
 
 def absolute(other: Rule) -> Rule:
-    """The rule of `abs(interval)`."""
+    """Returns the rule of `abs(interval)`."""
     return _of_one(other, lambda a: numeric.where(a < 0, numeric.minus(np.int64(0), a), a), "abs")
 
 
 def unchanged(other: Rule) -> Rule:
-    """The rule of `positive(interval)`, which is the interval."""
+    """Returns the rule of `positive(interval)`, which is the interval."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -506,7 +512,7 @@ def unchanged(other: Rule) -> Rule:
 
 
 def signum(other: Rule) -> Rule:
-    """The rule of `sign(interval)`: a double."""
+    """Returns the rule of `sign(interval)`, a double."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not _has_interval(arguments):
@@ -529,7 +535,9 @@ _EXTRACTED: dict[str, tuple[str, str]] = {
 
 
 def extracted(name: str, interval: ValueNode) -> ValueNode:
-    """`extract(hour from interval)`: the rest after greater units, with the interval's sign.
+    """Returns the node of `extract(hour from interval)`.
+
+    The result is the part that remains after all greater units, with the sign of the interval.
 
     Raises:
         NotProvedError: for a unit that the type does not have.
@@ -548,14 +556,14 @@ def extracted(name: str, interval: ValueNode) -> ValueNode:
         if whole is not None:
             rest = np.fmod(rest, whole)
         if unit == "second":
-            return rest  # a decimal of as many places
+            return rest  # microseconds are the unscaled values of decimal(8,6)
         return ((rest - np.fmod(rest, width)) // width).astype(FIXED[type_])
 
     return StrictNode(f"extract {unit}", type_, Kernel(run), (interval,))
 
 
 def _make_months(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`make_ym_interval(years, months)`."""
+    """Binds `make_ym_interval(years, months)`."""
     years, months = _cast_arguments(name, arguments, ["int", "int"], utc)
     kernel = _exact_kernel(OF_MONTHS, lambda a, b: numeric.plus(numeric.times(a, np.int64(12)), b))
     return StrictNode(MARK + name, OF_MONTHS, kernel, (years, months))
@@ -565,7 +573,7 @@ _SECONDS = "decimal(18,6)"
 
 
 def _make_time(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`make_dt_interval(days, hours, minutes, seconds)`."""
+    """Binds `make_dt_interval(days, hours, minutes, seconds)`."""
     given = _cast_arguments(name, arguments, ["int", "int", "int", _SECONDS], utc)
     lengths = [np.int64(width) for width in list(datetimes.CLOCK.values())[:3]]
 
@@ -581,7 +589,7 @@ def _make_time(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 def _cast_arguments(
     name: str, arguments: list[ValueNode], wanted: list[str], utc: bool
 ) -> list[ValueNode]:
-    """The arguments cast to their types, 0 for missing ones."""
+    """Returns the arguments cast to the wanted types, and 0 for each missing one."""
     if len(arguments) > len(wanted):
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
     given = []

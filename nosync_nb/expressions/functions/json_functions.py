@@ -1,13 +1,15 @@
 """JSON: `get_json_object` by a literal path, `to_json`, and `from_json` by a literal schema.
 
-Text is read as Spark's reader does: strings may have single quotes and contain control characters,
-text after the first value is ignored, and a text that is not JSON gives null. Numbers with a
-fraction are doubles. Paths of names, positions and `[*]` are evaluated here; `.*` is left to Spark.
+Text is read like Spark's reader does. Strings may have single quotes and contain control
+characters. Text after the first value is ignored, and the result for invalid JSON is null. Numbers
+with a fraction are doubles. Paths of names, positions and `[*]` are evaluated here; `.*` is left to
+Spark.
 
 The schema of `from_json` has numbers, text, booleans, times, arrays and structs. A value that does
-not fit the schema is null: a field alone, an array as a whole, all fields of a text that is not
-JSON. Of several fields of one name the last counts. Dates and timestamps are text that can be cast
-to them, or days and seconds since 1970. Maps, floats, bytes and options are left to Spark.
+not fit the schema becomes null: a field alone, an array as a whole, or all fields if the text is
+not JSON. If several fields have the same name, the last one counts. Dates and timestamps are text
+that can be cast to them, or days and seconds since 1970. Maps, floats, bytes and options are left
+to Spark.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _NUMBER_MAX = 1000
 
 
 class JsonObject(list[tuple[str, Any]]):
-    """The fields of an object in their order, including several of one name."""
+    """The fields of a JSON object in their order, including fields with the same name."""
 
 
 def _limited(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -63,12 +65,13 @@ def decoder(
     strict: bool = False,
     short: bool = False,
 ) -> json.JSONDecoder:
-    """Returns a JSON decoder; `constant` makes a number of `NaN` and `Infinity`, or refuses them.
+    """Returns a JSON decoder.
 
     Args:
-        fraction: makes the double of a number that is not whole.
-        strict: True if control characters are refused in strings.
-        short: True if the texts are too short for a number that is refused.
+        constant: converts `NaN` and `Infinity` to a number, or raises ValueError.
+        fraction: converts the text of a number with a fraction or exponent to a double.
+        strict: True if strings must not contain control characters.
+        short: True if the texts are so short that no number in them exceeds `_NUMBER_MAX`.
     """
     return json.JSONDecoder(
         object_pairs_hook=JsonObject,
@@ -95,16 +98,16 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def _double_quoted(match: re.Match[str]) -> str:
-    """A string in double quotes, in which a single one is not escaped."""
+    """Rewrites a string in double quotes, in which a single quote needs no escape."""
     inner = _SIGNS.sub(_sign, match[0][1:-1])
     return f'"{inner}"'
 
 
 def first_value(text: str, reader: json.JSONDecoder | None = None) -> Any:
-    """Returns the first value of a text.
+    """Returns the first JSON value of a text.
 
     Raises:
-        ValueError: if it is not JSON.
+        ValueError: if the text does not begin with JSON.
     """
     begun = text.lstrip(BLANKS)
     if reader is None:
@@ -150,7 +153,7 @@ _WIDE = re.compile(r"[\ud800-\udfff\U00010000-\U0010ffff]")
 
 
 def _surrogate_escaped(text: str) -> str:
-    """Characters beyond 16 bits as escapes of their surrogates, as Spark's generator does it."""
+    """Escapes characters beyond 16 bits as surrogate pairs, as Spark's generator does."""
 
     def escaped(match: re.Match[str]) -> str:
         halves = match[0].encode("utf-16-be", "surrogatepass").hex().upper()
@@ -167,7 +170,7 @@ Quote = Callable[[str], str]
 
 
 def as_text(value: Any, quote: Quote = _escaped_quoted) -> str:
-    """Returns a decoded value as text; `quote` writes the strings in it."""
+    """Returns a decoded value as JSON text; a string in it is written by `quote`."""
     if isinstance(value, str):
         return quote(value)
     if isinstance(value, JsonObject):
@@ -185,7 +188,7 @@ def as_text(value: Any, quote: Quote = _escaped_quoted) -> str:
 _PATH = re.compile(r"\$(?:\.[^.\[\s*][^.\[]*|\['[^'\s?*][^']*'\]|\[(?:[0-9]{1,9}|\*)\])*")
 _STEP = re.compile(r"\.([^.\[]+)|\['([^']+)'\]|\[([0-9]+)\]|\[\*\]")
 _EVERY = -1
-"""The step `[*]`."""
+"""The step `[*]` of a path."""
 
 
 def _steps(path: Any) -> list[str | int]:
@@ -196,7 +199,10 @@ def _steps(path: Any) -> list[str | int]:
 
 
 def _value_at_path(value: Any, steps: Sequence[str | int]) -> str | None:
-    """The value at a path, as text; of fields of one name the first that has it."""
+    """Returns the value at a path, as text.
+
+    Of several fields with one name, the first one that has a value at the path is used.
+    """
     if not steps:
         return value if isinstance(value, str) else as_text(value)
     step, *rest = steps
@@ -212,7 +218,7 @@ def _value_at_path(value: Any, steps: Sequence[str | int]) -> str | None:
 
 
 _RAW, _QUOTED, _FLAT = range(3)
-"""Styles of output: a text unquoted, a text as in an array, or arrays flattened."""
+"""Styles of output: a text without quotes, a text as inside an array, or arrays flattened."""
 
 
 def _write_matches(
@@ -222,17 +228,17 @@ def _write_matches(
     out: list[str],
     quote: Quote = _escaped_quoted,
 ) -> bool:
-    """Writes the values at a path with `[*]` to `out`, as Spark does; returns True if it found any.
+    """Writes the values at a path with `[*]` to `out`, as Spark does; returns True if any exist.
 
-    A single element is written without the array around it. Two adjacent `[*]` make one array of
+    A single element is written without the array around it. Two adjacent `[*]` write one array of
     their values, even if it is empty. A value that may be unwrapped is written separately first, by
-    a generator that leaves characters beyond 16 bits unescaped.
+    a generator that does not escape characters beyond 16 bits.
     """
     if not steps:
         if style == _FLAT and type(value) is list:
             return (
                 sum(_write_matches(own, steps, style, out, quote) for own in value) > 0
-            )  # all are written
+            )  # no `any`, because all values must be written
         out.append(value if style == _RAW and isinstance(value, str) else as_text(value, quote))
         return True
     step, *rest = steps
@@ -259,7 +265,7 @@ def _write_matches(
 
 
 def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
-    """Returns a function to the value at a path of a decoded one."""
+    """Returns the function that finds the value at a path in a decoded value."""
     if _EVERY not in steps:
         return lambda value: _value_at_path(value, steps)
 
@@ -271,7 +277,7 @@ def _by_path(steps: Sequence[str | int]) -> Callable[[Any], str | None]:
 
 
 def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`get_json_object(text, '$.a[0]')`: null without a value."""
+    """Binds `get_json_object(text, '$.a[0]')`, which returns null if the path has no value."""
     check_arity(name, arguments, 2)
     found = _by_path(_steps(literal_value(arguments[1], "a path")))
 
@@ -279,7 +285,7 @@ def _get_json_object(name: str, arguments: list[ValueNode], utc: bool) -> ValueN
         try:
             value = found(first_value(text))
             if value is not None and "\\" in text:
-                value.encode()  # a lone surrogate is written as an escape
+                value.encode()  # raises ValueError for a lone surrogate, which is not valid text
         except ValueError:
             return None
         return value
@@ -347,7 +353,7 @@ def _object(fields: list[tuple[str, Callable[[Any], str], Any]]) -> str:
 
 
 def _to_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`to_json(x)` of an array, map or struct: null fields are omitted."""
+    """Binds `to_json(x)` of an array, map or struct; null fields are omitted."""
     check_arity(name, arguments, 1)
     type_ = arguments[0].type
     if not is_nested(type_) or not is_held(type_):
@@ -361,13 +367,13 @@ Convert = Callable[[Any], Any]
 
 
 class WrittenDouble(float):
-    """A double, and the text from which it was parsed."""
+    """A double, with the text from which it was parsed."""
 
     text = ""
 
     @classmethod
     def parse(cls, text: str) -> WrittenDouble:
-        """Returns the double of a text."""
+        """Parses a double, and stores its text."""
         value = cls(text)
         value.text = text
         return value
@@ -381,7 +387,7 @@ _NAMED |= {"+Infinity": "inf", "-Infinity": "-inf"}
 
 
 class UnfitValueError(Exception):
-    """A value does not fit its type."""
+    """A value that does not fit its type."""
 
 
 def _read_integer(least: int, greatest: int) -> Convert:
@@ -394,7 +400,7 @@ def _read_integer(least: int, greatest: int) -> Convert:
 
 
 def _read_byte(value: Any) -> int:
-    """Parses a byte; Spark's reader accepts it signed or unsigned."""
+    """Reads a byte; Spark's reader accepts it signed or unsigned."""
     whole: int = _read_integer(-128, 255)(value)
     return whole if whole < 128 else whole - 256
 
@@ -441,16 +447,16 @@ def _read_decimal(type_: str) -> Convert:
 _PLACES, _FINE = 2000, 1000
 _MANY = 10**1000
 _DIGIT = r"(?:(?![\U00010000-\U0010ffff])\d)"
-"""Java's digits: of every script, but only characters of 16 bits."""
+"""Digits as in Java: those of every script, but only characters of 16 bits."""
 
 _NUMBER = re.compile(rf"[+-]?(?:{_DIGIT}+\.?{_DIGIT}*|\.{_DIGIT}+)(?:[eE][+-]?{_DIGIT}{{1,9}})?")
 _DAYS = re.compile(rf"[+-]?{_DIGIT}{{1,10}}")
 _GREGORIAN = -141_427
-"""The day since 1970 from which on Spark's old calendar is Gregorian."""
+"""The first day, counted from 1970, of Spark's legacy calendar that is Gregorian."""
 
 
 def _read_date(value: Any) -> int:
-    """Parses a text that can be cast, or a number of days of Spark's old calendar."""
+    """Reads a text that can be cast to a date, or a number of days in Spark's legacy calendar."""
     if not isinstance(value, str) or not value:
         raise UnfitValueError
     day = datetimes.parse_date(_without_gmt(value).strip(datetimes.BLANKS))
@@ -462,7 +468,7 @@ def _read_date(value: Any) -> int:
 
 
 def _gregorian_day_of_julian(day: int) -> int:
-    """The day with the year, month and day of a day in the Julian calendar."""
+    """Returns the Gregorian day with the year, month and day of a day in the Julian calendar."""
     shifted = day + 2_472_670
     years = (4 * shifted + 3) // 1461
     rest = shifted - 1461 * years // 4
@@ -481,7 +487,7 @@ _WRAP = 1 << 64
 
 
 def _read_timestamp(value: Any) -> int:
-    """Parses a text that can be cast, or whole seconds, which wrap."""
+    """Reads a text that can be cast to a timestamp, or whole seconds, which wrap around."""
     if isinstance(value, str) and value:
         for text in (value, _without_gmt(value)):
             with suppress(InvalidError):
@@ -549,7 +555,7 @@ def _converter(type_: str) -> Convert:
 
 
 def _schema_type(given: Any) -> str:
-    """The type that a schema names, which may be the fields of a struct."""
+    """Returns the type that a schema describes; a list of fields describes a struct."""
     text = str(given).strip()
     try:
         if text.lower().startswith(("array<", "struct<")):
@@ -561,10 +567,10 @@ def _schema_type(given: Any) -> str:
 
 
 def _from_json(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`from_json(text, 'a int, b string')`."""
+    """Binds `from_json(text, 'a int, b string')`."""
     check_arity(name, arguments, 2)
     type_ = _schema_type(literal_value(arguments[1], "a schema"))
-    if type_.startswith("array<struct<"):  # Spark also accepts a single object, and parts of one
+    if type_.startswith("array<struct<"):  # because Spark also accepts an object, or parts of it
         raise NotProvedError(f"from_json of a {type_}")
     if not utc and "timestamp" in type_:
         raise NotProvedError("timestamps in a time zone other than UTC")

@@ -1,15 +1,15 @@
 """Functions of doubles: logarithms, powers, angles, rounding; and of the bits of integers.
 
-Where Java and the C library differ in the last bit, ours is the nearer or the farther one by a unit
-in the last place. It is the same wherever a stage runs, because the workers of Spark use these
-kernels too. numpy's own functions are not used: they differ between common processors, with AVX-512
-and without, so one machine could not take back a row that another one has inserted. The functions
-of the C library differ between its releases, and on processors without FMA.
+The functions are those of the C library, called through Arrow. Java and the C library may differ by
+one unit in the last place, and either may be nearer. The result is the same wherever a stage runs,
+because the workers of Spark use these kernels too. The functions of numpy are not used: they differ
+between processors with and without AVX-512, so one machine could not retract a row that another one
+has inserted. Differences remain between releases of the C library, and on processors without FMA.
 
-`round` and `bround` take the number of places as a literal. Doubles are rounded as Java rounds the
-decimal that prints them: the shortest text that reads as the same number. Floats are widened to
-doubles first, as Spark does it: `1.005f` is 1.00499999523162842 then. Integers keep their type, and
-overflow it as any sum does.
+`round` and `bround` take the number of places as a literal. Doubles are rounded like Java rounds
+the decimal that prints them: the shortest text that reads as the same number. Floats are widened to
+doubles first, as in Spark: `1.005f` becomes 1.00499999523162842. Integers keep their type, and may
+overflow it like any sum.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
 
 def _of_c(name: str) -> Callable[..., Any]:
-    """A function of the C library, by Arrow's name: value by value."""
+    """Returns a function of the C library, by its name in Arrow; it is called for each value."""
     function = getattr(pc, name)
 
     def kernel(*operands: Any) -> Any:
@@ -50,7 +50,7 @@ def _real(function: Callable[[Any], Any]) -> Function:
 
 
 def _above(least: float, function: Callable[[Any], Any]) -> Function:
-    """A function that is null for values at or below a bound."""
+    """Returns a function that is null for values at or below a bound."""
     kernel = Kernel(function, floats=True, missing=lambda a: a <= least)
     return Function(("double",), "double", kernel)
 
@@ -66,7 +66,7 @@ def _based(base: Any, a: Any) -> Any:
 
 
 def _power(a: Any, b: Any) -> Any:
-    """Java's power: NaN for 1 to the power of NaN or infinity."""
+    """Returns the power as in Java, which is NaN for 1 to the power of NaN or infinity."""
     result = _pow(a, b)
     strange = (b != b) | (np.isinf(b) & (np.abs(a) == 1))
     return np.where(strange, np.nan, result)
@@ -80,7 +80,7 @@ _SPLIT = 2.0**27 + 1
 
 
 def _product(a: Any, b: Any) -> tuple[Any, Any]:
-    """The product of two doubles, and its rounding error."""
+    """Returns the product of two doubles, and its rounding error."""
     result = a * b
     parts = []
     for x in (a, b):
@@ -91,7 +91,10 @@ def _product(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _cube_root(a: Any) -> Any:
-    """The nearest double, so that the root of a cube is whole: one exact Newton step."""
+    """Returns the double nearest to the cube root, so that the root of a cube is whole.
+
+    `np.cbrt` is corrected by one Newton step, whose residual is computed exactly.
+    """
     unit = np.where(np.abs(a) < 2.0**-600, 2.0**200, np.where(np.abs(a) > 2.0**600, 2.0**-200, 1))
     x = a * unit * unit * unit
     root = np.cbrt(x)
@@ -113,7 +116,7 @@ def _factorials(a: Any) -> Any:
 
 
 def logarithm(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`log(x)` and `log(base, x)`."""
+    """Binds `log(x)` and `log(base, x)`."""
     if len(arguments) == 1:
         return FUNCTIONS["ln"].bind(name, arguments, utc)  # type: ignore[union-attr]
     return _LOG_OF_BASE.bind(name, arguments, utc)
@@ -132,7 +135,7 @@ def _integral(arguments: list[ValueNode], utc: bool) -> list[ValueNode]:
 
 
 def bitwise(function: Callable[..., Any], arity: int = 2) -> Rule:
-    """`&`, `|`, `^` and `~` of integers, in their common type."""
+    """Returns the rule of `&`, `|`, `^` or `~` of integers, in their common type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, arity)
@@ -143,7 +146,10 @@ def bitwise(function: Callable[..., Any], arity: int = 2) -> Rule:
 
 
 def shift(function: Callable[[Any, Any], Any], *, unsigned: bool = False) -> Rule:
-    """The rule of `<<`, `>>` and `>>>`: as Java, by the last 5 or 6 bits of the number of bits."""
+    """Returns the rule of `<<`, `>>` or `>>>`.
+
+    As in Java, only the last 5 or 6 bits of the shift count are used.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -165,7 +171,7 @@ def shift(function: Callable[[Any, Any], Any], *, unsigned: bool = False) -> Rul
 
 
 def bit_count(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`bit_count`: the number of ones among 64 bits."""
+    """Binds `bit_count`, the number of one bits among 64."""
     check_arity(name, arguments, 1)
     if arguments[0].type not in (*INTEGERS, "boolean"):
         raise NotProvedError(f"bit_count of {arguments[0].type}")
@@ -174,7 +180,7 @@ def bit_count(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`getbit(x, place)`."""
+    """Binds `getbit(x, place)`."""
     check_arity(name, arguments, 2)
     value, place = arguments[0], implicit(arguments[1], "int", utc=utc)
     if value.type not in INTEGERS:
@@ -188,7 +194,7 @@ def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def instead_of_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`nanvl(x, y)`: y where x is NaN."""
+    """Binds `nanvl(x, y)`, which returns `y` where `x` is NaN."""
     check_arity(name, arguments, 2)
     floats = all(argument.type == "float" for argument in arguments)
     type_ = "float" if floats else "double"
@@ -203,7 +209,7 @@ def _positive(a: Any, b: Any) -> Any:
 
 
 def positive_remainder(other: Rule) -> Rule:
-    """`pmod`, of floats too."""
+    """Returns the rule of `pmod`, also of floats; `other` handles integers."""
     check = Check(numeric.is_zero, numeric.REMAINDER_BY_ZERO)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -219,7 +225,7 @@ def positive_remainder(other: Rule) -> Rule:
 
 
 def try_rule(rule: Rule) -> Rule:
-    """The rule of `try_add` and similar calls: null where the operator refuses."""
+    """Returns the rule of `try_add` or a similar call: null where the operator raises."""
 
     def attempt(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if any(argument.type == VOID for argument in arguments):
@@ -237,7 +243,7 @@ def try_rule(rule: Rule) -> Rule:
 
 
 def _tried_whole(node: ValueNode) -> ValueNode:
-    """A call that is null where it or one of its operands refuses a row, as in Spark."""
+    """Returns a call that is null where it or one of its operands raises, as in Spark."""
     if not node.raises:
         return node
     if not isinstance(node, StrictNode):
@@ -258,7 +264,7 @@ def looked_at_last(node: StrictNode) -> StrictNode:
 
 
 def constant(value: float) -> Rule:
-    """`pi()` and `e()`."""
+    """Returns the rule of `pi()` or `e()`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 0)
@@ -279,7 +285,7 @@ _FAST_PLACES = 9
 
 
 def rounded(*, even: bool) -> Rule:
-    """Returns the rule of `round`, or of `bround` with `even`."""
+    """Returns the rule of `round`, or of `bround` (`even`)."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         places = rounding_places(name, arguments, 400)
@@ -329,7 +335,7 @@ def _round_integers(name: str, node: ValueNode, places: int, even: bool) -> Valu
 
 
 def _nearest_float(value: Decimal) -> Any:
-    """The float nearest to a decimal, rounded once."""
+    """Returns the float nearest to a decimal, rounded only once."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     whole = int("".join(map(str, digits))) * (-1 if sign else 1)

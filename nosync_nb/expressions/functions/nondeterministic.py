@@ -1,15 +1,15 @@
 """Nondeterministic functions: the clock, and random values with and without a seed.
 
 A stage that uses one memoises its results by row, as `--nondeterministic` does, so that a
-retraction removes exactly what was emitted; after a restart the results are read from the log and
-never computed again. All expressions that are evaluated together see one clock.
+retraction removes exactly what was emitted. After a restart, the results are read from the log and
+never recomputed. All expressions that are evaluated together read the same clock.
 
 Random values with a seed are those that Spark draws for the rows of its first partition. Spark's
-generator shifts and exclusive-ors 64 bits that begin as a hash of the seed. Each evaluation of each
-expression has its own generator.
+generator applies shifts and exclusive-ors to a 64-bit state, which begins as a hash of the seed.
+Each evaluation of each expression has its own generator.
 
-Source: G. Marsaglia, Xorshift RNGs, Journal of Statistical Software 2003; doubles and the polar
-method of normal ones are those of `java.util.Random`.
+Source: G. Marsaglia, Xorshift RNGs, Journal of Statistical Software 2003. Doubles, and the polar
+method for normal values, are those of `java.util.Random`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MASK = (1 << 64) - 1
 
 
 def _bit_generator(seed: int) -> Callable[[int], int]:
-    """Returns a function that draws up to 32 bits, as an unsigned number."""
+    """Returns a function that draws a number of bits, at most 32, as an unsigned number."""
     blob = (seed & _MASK).to_bytes(8, "big")
     low = murmur(blob, _ARRAY_SEED)
     state = murmur(blob, low) << 32 | low
@@ -75,21 +75,24 @@ def _normals(seed: int) -> Iterator[float]:
 
 
 def _seeded_uniform(seed: int, n: int) -> Any:
-    """`n` doubles from 0 to 1."""
+    """Returns `n` doubles, uniformly distributed from 0 to 1."""
     return np.fromiter(islice(_doubles(seed), n), np.float64, n)
 
 
 def _seeded_normal(seed: int, n: int) -> Any:
-    """`n` doubles around 0; the last place may differ from Java's, because its logarithm does."""
+    """Returns `n` normally distributed doubles.
+
+    The last digit may differ from Java's, because its logarithm does.
+    """
     return np.fromiter(islice(_normals(seed), n), np.float64, n)
 
 
 Seeded = Callable[[int, int], Any]
-"""A function from a seed and a number of values to the values."""
+"""Returns random values, given a seed and the number of values."""
 
 
 class _Clock(threading.local):
-    """The current time in microseconds since 1970; None: read the clock."""
+    """The time of a frozen clock in microseconds since 1970; None if the clock is not frozen."""
 
     micros: int | None = None
 
@@ -113,7 +116,7 @@ def _current_micros() -> int:
 
 
 class ClockNode(ValueNode):
-    """The current time, as days or microseconds."""
+    """The current time, in days or microseconds since 1970."""
 
     def __init__(self, type_: str) -> None:
         super().__init__(type_, ())
@@ -126,7 +129,7 @@ class ClockNode(ValueNode):
 
 
 class RandomNode(ValueNode):
-    """Another value for each row, at every evaluation."""
+    """Random values, different for each row and each evaluation."""
 
     def __init__(self, type_: str, draw: Callable[[int], Any]) -> None:
         super().__init__(type_, ())
@@ -137,7 +140,11 @@ class RandomNode(ValueNode):
 
 
 def _clock(type_: str, *, zoned: bool) -> Rule:
-    """`zoned`: True if the clock's value depends on the time zone."""
+    """Returns the rule of a function of the clock.
+
+    Args:
+        zoned: True if the result depends on the time zone.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 0)
@@ -149,7 +156,7 @@ def _clock(type_: str, *, zoned: bool) -> Rule:
 
 
 def _random(type_: str, draw: Callable[[int], Any], seeded: Seeded | None = None) -> Rule:
-    """Random values; with a seed those of Spark for the rows of one partition."""
+    """Returns the rule of random values; with a seed, those of Spark for one partition."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments or seeded is None:
@@ -182,11 +189,11 @@ FUNCTIONS: dict[str, Rule] = {
     "uuid": _random("string", lambda n: rows.objects([str(uuid.uuid4()) for _ in range(n)])),
 }
 NAMES = ("current_date", "current_timestamp", "localtimestamp")
-"""Functions that may be called without parentheses."""
+"""Functions of the clock that may be called without parentheses."""
 
 
 def call_without_arguments(name: str, *, utc: bool) -> ValueNode:
-    """Returns the node of `current_date`, if no column has that name.
+    """Returns the node of `current_date` or a similar call without parentheses.
 
     Raises:
         NotProvedError: for any other name.
@@ -200,7 +207,7 @@ def is_nondeterministic(sql: str, schema: Schema) -> bool:
     """Returns True if two evaluations of an expression may differ.
 
     Raises:
-        ExpressionError: if it cannot be parsed, or names a missing column.
+        ExpressionError: if the expression cannot be parsed, or names a missing column.
     """
     parsed = parse(sql)
     return not analyze(parsed.tree, schema, parsed.sql).deterministic

@@ -1,6 +1,7 @@
-"""Text patterns: `like`, `ilike`, and the functions of regular expressions with a literal pattern.
+"""Text patterns: `like`, `ilike`, and regular expressions with a literal pattern.
 
-A pattern of `like` has `%`, `_` and an escape character before them; it is a literal or a column.
+A pattern of `like` has the wildcards `%` and `_`, which may be escaped. It is a literal or a
+column.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ ESCAPE = "\\"
 
 
 class _LikePiece(NamedTuple):
-    """A run of letters, or a wildcard."""
+    """A part of a pattern: literal text, or a wildcard."""
 
     text: str
     wild: bool
 
 
 def _like_pieces(pattern: str, escape: str) -> list[_LikePiece]:
-    """Cuts a pattern.
+    """Splits a pattern into literal texts and wildcards.
 
     Raises:
-        InvalidError: if an escape precedes a character that needs none, or is last.
+        InvalidError: if an escape precedes a character that needs none, or is the last character.
     """
     pieces: list[_LikePiece] = []
     letters = iter(pattern)
@@ -55,10 +56,11 @@ def _like_pieces(pattern: str, escape: str) -> list[_LikePiece]:
 
 @lru_cache(maxsize=4096)
 def _compiled(pattern: str, escape: str) -> re.Pattern[str]:
-    """The pattern as Python's: each part between `%` is searched once, from the left.
+    """Returns the pattern as a Python regular expression.
 
-    Atomic groups limit its cost to the product of the lengths of text and pattern. A match that
-    backtracks over the position of a part tries all positions of all parts.
+    Each part between two `%` is matched at its first position, by an atomic group. So the cost is
+    at most the product of the lengths of text and pattern. With backtracking, all positions of all
+    parts would be tried.
     """
     parts = [""]
     for piece in _like_pieces(pattern, escape):
@@ -79,7 +81,7 @@ def _by_pattern(escape: str) -> TextKernel:
 
 
 def _fixed(pattern: str, escape: str) -> TextKernel:
-    """The kernel of a literal pattern; Arrow runs the plain ones too."""
+    """Returns the kernel of a literal pattern; Arrow evaluates it for large batches."""
     pieces = _like_pieces(pattern, escape)
     body = [piece for piece in pieces if piece != ("%", True)]
     if not any(piece.wild for piece in body) and len(body) <= 1:
@@ -95,7 +97,7 @@ def _fixed(pattern: str, escape: str) -> TextKernel:
 
 
 def _quoted(text: str) -> str:
-    """Quotes letters for Arrow's regular expressions (RE2)."""
+    """Escapes a text for the regular expressions of Arrow (RE2)."""
     return "".join("\\" + c if c.isascii() and not c.isalnum() else c for c in text)
 
 
@@ -110,7 +112,7 @@ def _simple(body: str, before: bool, after: bool) -> TextKernel:
 
 
 def like_rule(escape: str = ESCAPE, *, lower: bool = False) -> Rule:
-    """The rule of `like`, and (lower) of `ilike`."""
+    """Returns the rule of `like`, or of `ilike` (`lower`)."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         text, pattern = (implicit(argument, "string", utc=utc) for argument in arguments)
@@ -131,7 +133,7 @@ def like_rule(escape: str = ESCAPE, *, lower: bool = False) -> Rule:
 
 
 def one_of(texts_wanted: frozenset[str]) -> TextKernel:
-    """`text in (...)` of literals."""
+    """Returns the kernel of `text in (...)` for literals."""
     return TextKernel(
         texts_wanted.__contains__,
         lambda a: pc.is_in(a, value_set=buffers.arrow_from_list(sorted(texts_wanted), pa.string())),
@@ -146,7 +148,10 @@ def _pattern(node: ValueNode) -> re.Pattern[str]:
 
 
 def _nonempty_pattern(node: ValueNode) -> re.Pattern[str]:
-    """A pattern that never matches the empty text, because Java splits characters there."""
+    """Returns a pattern that cannot match the empty text.
+
+    Java also matches the empty text between the two halves of a character.
+    """
     pattern = _pattern(node)
     if may_be_empty(pattern):
         raise NotProvedError("a regular expression that matches nothing, between characters")
@@ -161,7 +166,7 @@ def _counter(node: ValueNode) -> Callable[[str], int]:
 def _rule_of(
     result: str, made: Callable[[re.Pattern[str]], Callable[[str], Any]], **more: Any
 ) -> Rule:
-    """A function of a text and a pattern."""
+    """Returns the rule of a function of a text and a literal pattern."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -188,14 +193,14 @@ def _substring(pattern: re.Pattern[str]) -> Callable[[str], str | None]:
 
 
 def _regexp_count(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`regexp_count(text, pattern)`."""
+    """Binds `regexp_count(text, pattern)`."""
     check_arity(name, arguments, 2)
     text = implicit(arguments[0], "string", utc=utc)
     return StrictNode(name, "int", TextKernel(_counter(arguments[1])), (text,))
 
 
 def _regexp_extract(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`regexp_extract(text, pattern, group)`: empty if nothing matches."""
+    """Binds `regexp_extract(text, pattern, group)`, which returns an empty text without a match."""
     check_arity(name, arguments, 2, 3)
     text, pattern = implicit(arguments[0], "string", utc=utc), _pattern(arguments[1])
     group = literal_value(arguments[2], "a group") if len(arguments) == 3 else 1
@@ -210,7 +215,7 @@ def _regexp_extract(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
 
 
 def _regexp_replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`regexp_replace(text, pattern, replacement)`."""
+    """Binds `regexp_replace(text, pattern, replacement)`."""
     check_arity(name, arguments, 3)
     text, pattern = implicit(arguments[0], "string", utc=utc), _nonempty_pattern(arguments[1])
     new = literal_value(arguments[2], "a replacement")
@@ -222,7 +227,7 @@ def _regexp_replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
         return "".join(part if isinstance(part, str) else match[part] or "" for part in parts)
 
     texts = [part for part in parts if isinstance(part, str)]
-    if len(texts) == len(parts):  # a constant replacement needs no call for each match
+    if len(texts) == len(parts):  # constant, so no function is called for each match
         same = "".join(texts).replace("\\", r"\\")
         return StrictNode(name, "string", TextKernel(lambda s: pattern.sub(same, s)), (text,))
     return StrictNode(
@@ -231,7 +236,7 @@ def _regexp_replace(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
 
 
 def _split(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`split(text, pattern [, limit])`: all pieces, or the limit at most."""
+    """Binds `split(text, pattern [, limit])`, which returns at most `limit` pieces."""
     check_arity(name, arguments, 2, 3)
     text = implicit(arguments[0], "string", utc=utc)
     limit = [implicit(argument, "int", utc=utc) for argument in arguments[2:]]

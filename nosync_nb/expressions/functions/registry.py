@@ -1,14 +1,14 @@
 """The table of functions whose results are proved equal to Spark's.
 
-`FUNCTIONS` has the calls by name, `OPERATORS` the operators, written with signs and keywords. An
-entry is a `Function` (types in, type out, kernel) or a rule: a Python function from argument nodes
-to a node. A rule raises `NotProvedError` for arguments that it does not cover. All other functions
-are left to Spark. tests/expressions/vs_spark/test_functions.py compares every entry with Spark; an
-entry without a case there fails.
+`FUNCTIONS` has the calls by name, and `OPERATORS` the operators by sign or keyword. An entry is a
+`Function` (argument types, result type, kernel) or a rule: a Python function from argument nodes to
+a node. A rule raises `NotProvedError` for arguments that it does not support. All other functions
+are left to Spark. `tests/expressions/vs_spark/test_functions.py` compares every entry with Spark;
+an entry without a test case fails there.
 
-`RESULTS` has functions with one result type for all arguments, so that describing a call of one
-starts no Spark. These are functions that only Spark computes, or that are computed in process for
-some arguments only. A test asks Spark for the type of each.
+`RESULTS` has the functions whose result type is the same for all arguments. So their calls can be
+described without starting Spark. Only Spark computes these functions, or they are computed in
+process for some arguments only. A test asks Spark for the type of each.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ RESULTS = {name: type_ for type_, names in _NAMES.items() for name in names.spli
 
 
 def _text(kernel: TextKernel, *parameters: str, result: str = "string", **more: Any) -> Function:
-    """A function of text and other arguments."""
+    """Returns a function of text and other arguments."""
     return Function(("string", *parameters), result, kernel, **more)
 
 

@@ -1,11 +1,11 @@
-"""Rules: from argument nodes to the node that computes the call.
+"""Rules: functions from argument nodes to the node that computes the call.
 
-Each rule casts its arguments as Spark does, selects the kernel of the resulting type and raises
-`NotProvedError` for all other types. This module has the rules of numbers, text and dates;
-comparisons.py has others.
+Each rule casts its arguments as Spark does, selects the kernel of the resulting type, and raises
+`NotProvedError` for all other types. This module has the rules of numbers, text and dates; other
+modules of this package have the others.
 
-The entries of the table that are not rules are `Function`s. A `NullTolerantNode` is a call of a
-function that handles nulls itself: a hash of several values, joined and greatest texts.
+Entries of the table that are not rules are `Function`s. A `NullTolerantNode` is a call of a
+function that handles nulls itself, such as a hash of several values, or the greatest of some texts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, arrow_type
 OF_BYTES = (("binary",),)
 """Types refused by functions that have a separate form for bytes."""
 OF_TEXT = ((*NUMBERS, *TIMES, *INTERVALS, "decimal", "boolean", "binary"),)
-"""Types refused by functions to which Spark casts nothing."""
+"""Types refused by functions for which Spark casts no argument to text."""
 OF_DAYS = ((), ("bigint", "float", "double", "decimal"))
 """Types refused by functions that add days to a date."""
 
@@ -41,9 +41,12 @@ class Function:
     """A strict function of fixed types.
 
     Attributes:
-        parameters: the types of its arguments, the last `optional` of which may be missing.
-        literals: positions of arguments that must be literals.
-        refused: for each argument the types that Spark does not cast to its parameter.
+        parameters: the types of the arguments.
+        result: the type of the result.
+        kernel: computes the values.
+        optional: the number of trailing arguments that may be missing.
+        literals: positions of the arguments that must be literals.
+        refused: for each argument, the types that Spark does not cast to the parameter's type.
     """
 
     parameters: tuple[str, ...]
@@ -54,10 +57,10 @@ class Function:
     refused: tuple[tuple[str, ...], ...] = ()
 
     def bind(self, name: str, arguments: Sequence[ValueNode], utc: bool) -> ValueNode:
-        """Returns the call.
+        """Returns the node of a call.
 
         Raises:
-            NotProvedError: if the arguments do not fit.
+            NotProvedError: if the number or the types of the arguments do not fit.
         """
         most = len(self.parameters)
         check_arity(name, arguments, most - self.optional, most)
@@ -72,24 +75,28 @@ class Function:
 
 
 Rule = Callable[[str, list[ValueNode], bool], ValueNode]
-"""A function from name, arguments, and True if timestamps are in UTC, to a node."""
+"""A function that returns the node of a call.
+
+Its arguments are the name, the argument nodes, and True if timestamps are in UTC.
+"""
 
 
 def check_arity(name: str, arguments: Sequence[Any], least: int, most: int | None = None) -> None:
-    """Refuses another number of arguments.
+    """Raises NotProvedError if the number of arguments is wrong.
 
     Args:
-        most: the greatest number of them; by default the least.
+        least: the smallest allowed number.
+        most: the greatest allowed number; by default `least`.
     """
     if not least <= len(arguments) <= (least if most is None else most):
         raise NotProvedError(f"{name} of {len(arguments)} arguments")
 
 
 def rounding_places(name: str, arguments: list[ValueNode], most: int) -> int:
-    """Returns the places of `round(x [, places])` or of a similar call, which are a literal.
+    """Returns the number of places of `round(x [, places])` or a similar call, a literal.
 
     Raises:
-        NotProvedError: for other arguments, and for more than `most` places.
+        NotProvedError: if the places are not such a literal, or are more than `most`.
     """
     check_arity(name, arguments, 1, 2)
     places = literal_value(arguments[1], "a scale") if len(arguments) == 2 else 0
@@ -99,7 +106,7 @@ def rounding_places(name: str, arguments: list[ValueNode], most: int) -> int:
 
 
 def _numeric(name: str, arguments: list[ValueNode], utc: bool) -> list[ValueNode]:
-    """Returns both arguments cast to the common number type; text beside a number becomes one."""
+    """Returns both arguments cast to their common number type; text is cast as well."""
     check_arity(name, arguments, 2)
     type_ = common_type(arguments[0].type, arguments[1].type)
     if type_ not in NUMBERS:
@@ -128,7 +135,7 @@ def _shifted(name: str, day: ValueNode, days: ValueNode, operation: Any) -> Valu
 
 
 def plus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`+`, also of a date and days."""
+    """Binds `+` of numbers, and of a date and days."""
     check_arity(name, arguments, 2)
     left, right = arguments
     if left.type == "date" and right.type in _DAYS:
@@ -139,7 +146,7 @@ def plus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def minus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`-`, also of a date and days."""
+    """Binds `-` of numbers, and of a date and days."""
     check_arity(name, arguments, 2)
     if arguments[0].type == "date" and arguments[1].type in _DAYS:
         return _shifted(name, arguments[0], arguments[1], np.subtract)
@@ -147,19 +154,19 @@ def minus(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def divided(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`/`: a double, unless of decimals."""
+    """Binds `/`, which returns a double unless the arguments are decimals."""
     operands = _numeric(name, arguments, utc)
     operands = [cast(operand, "double", utc=utc) for operand in operands]
     return StrictNode(name, "double", numeric.divide("double"), operands)
 
 
 def integral_divided(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`div`: a bigint."""
+    """Binds `div`, which returns a bigint."""
     return integers(numeric.integral_divide, "bigint")(name, arguments, utc)
 
 
 def integers(kernels: numeric.Kernels, type_: str | None = None) -> Rule:
-    """A binary operator of integers, computed in `type_` or their common type."""
+    """Returns the rule of an operator of integers, computed in `type_` or their common type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         operands = _numeric(name, arguments, utc)
@@ -173,14 +180,14 @@ def integers(kernels: numeric.Kernels, type_: str | None = None) -> Rule:
 
 
 def _number(name: str, node: ValueNode, utc: bool) -> ValueNode:
-    """A number of any type; text becomes a double."""
+    """Returns a number of any type; text becomes a double."""
     if node.type not in (*NUMBERS, "string"):
         raise NotProvedError(f"{name} of {node.type}")
     return cast(node, "double", utc=utc) if node.type == "string" else node
 
 
 def same_type(kernels: numeric.Kernels) -> Rule:
-    """A function of one number, of its type."""
+    """Returns the rule of a function of one number whose result has the same type."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -191,13 +198,13 @@ def same_type(kernels: numeric.Kernels) -> Rule:
 
 
 def positive(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`positive(x)` is x."""
+    """Binds `positive(x)`, which is `x`."""
     check_arity(name, arguments, 1)
     return _number(name, arguments[0], utc)
 
 
 def rounded_to_bigint(function: Any) -> Rule:
-    """`floor` and `ceil`: a bigint."""
+    """Returns the rule of `floor` or `ceil`, which return a bigint."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -210,7 +217,7 @@ def rounded_to_bigint(function: Any) -> Rule:
 
 
 def is_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`isnan`: false for null."""
+    """Binds `isnan`, which returns false for null."""
     check_arity(name, arguments, 1)
     given = arguments[0]
     number = given if given.type in FLOATS else implicit(given, "double", utc=utc)
@@ -219,7 +226,7 @@ def is_nan(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def cast_to(type_: str) -> Rule:
-    """The rule of `int(x)` and similar calls."""
+    """Returns the rule of `int(x)` or a similar call."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -229,13 +236,13 @@ def cast_to(type_: str) -> Rule:
 
 
 def to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`to_date(x)`, without a format."""
+    """Binds `to_date(x)` without a format."""
     check_arity(name, arguments, 1)
     return implicit(arguments[0], "date", utc=utc)
 
 
 def concat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`concat` and `||` of text."""
+    """Binds `concat` and `||` of text."""
     if not arguments:
         return LiteralNode("", "string")
     operands = [implicit(argument, "string", utc=utc) for argument in arguments]
@@ -243,7 +250,7 @@ def concat(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def clock(function: Callable[[Any], Any], type_: str = "int") -> Rule:
-    """The rule of `hour` and similar calls, on the wall clock."""
+    """Returns the rule of `hour` or a similar call, which reads the local time of day."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -258,7 +265,7 @@ def clock(function: Callable[[Any], Any], type_: str = "int") -> Rule:
 
 
 def micros(source: str, result: str) -> Rule:
-    """`unix_micros` and `timestamp_micros`, in any time zone."""
+    """Returns the rule of `unix_micros` or `timestamp_micros`, for any time zone."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -271,7 +278,12 @@ def micros(source: str, result: str) -> Rule:
 
 
 def truncated(kernels: Callable[[str], Kernel | None], type_: str, place: int) -> Rule:
-    """`trunc(date, unit)` and `date_trunc(unit, timestamp)`."""
+    """Returns the rule of `trunc(date, unit)` or `date_trunc(unit, timestamp)`.
+
+    Args:
+        kernels: returns the kernel for a unit; None for an unsupported unit.
+        place: the position of the time among the arguments.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -285,9 +297,11 @@ def truncated(kernels: Callable[[str], Kernel | None], type_: str, place: int) -
 
 
 class NullTolerantNode(ValueNode):
-    """A function of a row whose null arguments come as None; its result may be None.
+    """A function of a row that receives nulls as None, and may return None.
 
-    `large` is the same for Arrow arrays and scalars, one of them an array; None: row by row.
+    Args:
+        large: the same function over Arrow arrays and scalars, with at least one array.
+            If it is None or returns None, the rows are computed one by one.
     """
 
     def __init__(
@@ -336,12 +350,15 @@ def _values_of_vector(vector: Vector, n: int, type_: str) -> list[Any]:
 
 
 def joined(separator: Any, *texts: Any) -> Any:
-    """`concat_ws` of a row: nulls are omitted."""
+    """Returns the `concat_ws` of the values of a row; nulls are omitted."""
     return None if separator is None else separator.join([t for t in texts if t is not None])
 
 
 def all_joined(separator: Any, *texts: Any) -> pa.Array | None:
-    """`concat_ws` of columns; None if a text is null, because Arrow drops rows with nulls."""
+    """Returns the `concat_ws` of columns.
+
+    Returns None if a text is null, because Arrow does not omit nulls.
+    """
     if any(isinstance(text, pa.Array) and text.null_count for text in texts):
         return None
     return pc.binary_join_element_wise(*texts, separator)

@@ -1,11 +1,10 @@
-"""Functions of text and bytes, row by row or by distinct value.
+"""Functions of text and bytes, computed row by row or for each distinct value.
 
-Positions count code points; bytes are those of UTF-8. kernels/strings.py maps the case of letters.
-
-Text is parsed by a literal format: by digits and signs in `to_number`, by its alphabet in
+Positions count code points; bytes are those of UTF-8. `kernels/strings.py` converts the case of
+letters. Text is parsed by a literal format: by digits and signs in `to_number`, by its encoding in
 `to_binary`. Text that does not fit the format is an error with ANSI mode and without;
-`try_to_number` and `try_to_binary` give null. A format that Spark refuses is left to Spark, which
-names the reason.
+`try_to_number` and `try_to_binary` return null. A format that Spark refuses is left to Spark, whose
+error names the reason.
 """
 
 from __future__ import annotations
@@ -61,7 +60,8 @@ class _Reader:
     """A parser of numbers in a format.
 
     Attributes:
-        digits: of the result, before and after the point; `places`: those after it.
+        digits: the number of digits of the result, before and after the point.
+        places: the number of digits after the point.
     """
 
     def __init__(self, form: str) -> None:
@@ -79,10 +79,10 @@ class _Reader:
             raise NotProvedError(f"the format {form!r}")
 
     def number(self, text: str) -> int:
-        """Returns the number in units of its last place.
+        """Parses a number, and returns it in units of its last place.
 
         Raises:
-            InvalidError: if the text does not fit.
+            InvalidError: if the text does not fit the format.
         """
         at, negative = self._sign(text, 0, self.first)
         for sign in ("<" if self.last == "PR" and text[:1] == "<" else "", "$" * self.dollar):
@@ -112,14 +112,17 @@ class _Reader:
         return -value if negative else value
 
     def _sign(self, text: str, at: int, kind: str | None) -> tuple[int, bool]:
-        """The position after the sign, and True if it is a minus."""
+        """Returns the position after an optional sign, and True if the sign is a minus."""
         sign = text[at : at + 1]
         if not sign or sign not in _SIGNS[kind]:
             return at, False
         return at + 1, sign == "-"
 
     def _run(self, text: str, at: int, more: str) -> tuple[int, str]:
-        """The position after a run of digits (and `more`), and these digits without white space."""
+        """Reads digits, white space and the separator `more`.
+
+        Returns the position after them, and the characters without white space.
+        """
         start = at
         while at < len(text) and (
             _is_digit(text[at]) or is_blank(text[at]) or (more and text[at] == more)
@@ -136,12 +139,15 @@ def _filled(sizes: list[int]) -> list[int]:
 
 
 def _fits(group: str, size: int) -> bool:
-    """Checks the digits of a group: as many as in the format if it begins with 0, else at most."""
+    """Returns True if a group of the format accepts a number of digits.
+
+    A group that begins with 0 needs all its digits; any other group accepts fewer.
+    """
     return size == len(group) if group[0] == "0" else size <= len(group)
 
 
 def _to_number(*, tries: bool) -> Rule:
-    """`to_number(text, '$9,999.99')`."""
+    """Returns the rule of `to_number(text, '$9,999.99')`, or of `try_to_number` (`tries`)."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -158,7 +164,7 @@ def _to_number(*, tries: bool) -> Rule:
 
 
 def unhexed(text: str) -> bytes | None:
-    """Returns the bytes of hexadecimal digits, None if the text is invalid."""
+    """Returns the bytes of hexadecimal digits; None if the text is invalid."""
     digits = text if len(text) % 2 == 0 else "0" + text
     if not re.fullmatch("[0-9a-fA-F]*", digits):
         return None
@@ -173,7 +179,7 @@ def _hex(text: str) -> bytes:
 
 
 def _base64(text: str) -> bytes:
-    """Decodes base64; white space may separate letters, and padding may be missing."""
+    """Decodes base64; white space between letters and missing padding are accepted."""
     body = text.rstrip("=")
     letters = "".join([c for c in body if not is_blank(c)])
     padding = len(text) - len(body)
@@ -187,7 +193,7 @@ _BYTES = {"hex": TextKernel(_hex, raises=True), "base64": TextKernel(_base64, ra
 
 
 def _to_binary(*, tries: bool) -> Rule:
-    """`to_binary(text [, 'hex', 'base64' or 'utf-8'])`."""
+    """Returns the rule of `to_binary(text [, 'hex', 'base64' or 'utf-8'])` or `try_to_binary`."""
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments:
@@ -212,14 +218,14 @@ FORMAT_FUNCTIONS: dict[str, Rule] = {
     "try_to_binary": _to_binary(tries=True),
 }
 EITHER = frozenset(("to_number", "to_binary"))
-"""Functions that refuse a text also without ANSI mode."""
+"""Functions that raise for a text that does not fit, even without ANSI mode."""
 
 
 Text = TextKernel
 
 
 def concat_ws(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`concat_ws(separator, ...)` of texts."""
+    """Binds `concat_ws(separator, ...)` of texts."""
     if not arguments:
         raise NotProvedError("concat_ws without arguments")
     operands = [implicit(argument, "string", utc=utc) for argument in arguments]
@@ -228,7 +234,11 @@ def concat_ws(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def length(per_byte: int | None) -> Rule:
-    """The length of text in code points (None), of bytes in bytes; or in units of a byte."""
+    """Returns the rule of a function that measures text or bytes.
+
+    Args:
+        per_byte: the units for each byte; `None` counts code points of text, and bytes of binary.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 1)
@@ -242,7 +252,13 @@ def length(per_byte: int | None) -> Rule:
 
 
 def stripped(way: Callable[[str, str], str], plain: TextKernel, *, first: bool) -> Rule:
-    """The rule of `trim` and similar calls, perhaps with characters (first: before the text)."""
+    """Returns the rule of `trim` or a similar call.
+
+    Args:
+        way: removes the given characters from a text.
+        plain: the kernel that removes blanks, for calls without characters.
+        first: True if the characters are the first of two arguments.
+    """
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         given = [implicit(argument, "string", utc=utc) for argument in arguments]
@@ -281,7 +297,7 @@ def _locate(part: str, text: str, start: int) -> int:
 
 
 def locate(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`locate(part, text, start)` and `position`."""
+    """Binds `locate(part, text, start)` and `position`."""
     given = [implicit(argument, "string", utc=utc) for argument in arguments[:2]]
     if len(arguments) == 2:
         return StrictNode(name, "int", strings.locate, given)
@@ -337,7 +353,7 @@ def _chr(number: int) -> str:
 
 
 def hexadecimal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`hex` of a number, which is cast to bigint, of text or of bytes."""
+    """Binds `hex` of a number, which is cast to bigint, or of text or bytes."""
     check_arity(name, arguments, 1)
     given = arguments[0]
     if given.type in (*INTEGERS, *FLOATS) or is_decimal(given.type):
@@ -352,7 +368,10 @@ _CODES = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "01230127022455012623017202", st
 
 
 def _soundex(text: str) -> str:
-    """The first letter, then codes; letters without a code end a run, except H and W."""
+    """Returns the first letter, followed by three codes.
+
+    Letters without a code end a run of equal codes, except H and W.
+    """
     first = text[:1].upper()
     if not ("A" <= first <= "Z" and len(first) == 1):
         return text
@@ -391,13 +410,13 @@ def _distance_within(a: str, b: str, most: int) -> int:
 
 
 def levenshtein(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`levenshtein(a, b)`, perhaps with a maximum."""
+    """Binds `levenshtein(a, b [, maximum])`."""
     given = [implicit(argument, "string", utc=utc) for argument in arguments[:2]]
     if len(arguments) == 2:
         return StrictNode(name, "int", Text(_distance), given)
     check_arity(name, arguments, 3)
     most = implicit(arguments[2], "int", utc=utc)
-    literal_value(most, "the limit of levenshtein")  # for null Spark returns 0, -1 or null
+    literal_value(most, "the limit of levenshtein")  # not null, because Spark's results vary then
     return StrictNode(name, "int", Text(_distance_within), (*given, most))
 
 
@@ -413,7 +432,7 @@ _WIDE = Context(prec=800)
 
 
 def format_number(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`format_number(x, places)`: groups of three, ties to even."""
+    """Binds `format_number(x, places)`: digits in groups of three, rounded with ties to even."""
     check_arity(name, arguments, 2)
     places = literal_value(arguments[1], "places")
     type_ = arguments[0].type
@@ -441,7 +460,7 @@ _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 def format_string(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """`format_string` of integers and texts, by a literal of `%d`, `%s`, `%x` and widths."""
+    """Binds `format_string` of integers and texts, by a literal of `%d`, `%s`, `%x` and widths."""
     pattern = literal_value(arguments[0], "a format") if arguments else None
     if not isinstance(pattern, str):
         raise NotProvedError("a format that is not a string")
@@ -480,7 +499,13 @@ def _formatted(kind: str, value: Any, mask: int) -> str:
 
 
 class _FormatPiece(NamedTuple):
-    """A text, or a value: its format, its alignment, its minimum width."""
+    """A part of a format: literal text, or a value.
+
+    Attributes:
+        kind: the conversion of the value, such as `d`; empty for literal text.
+        left: True if the value is aligned to the left.
+        width: the minimum width of the value.
+    """
 
     text: str
     kind: str = ""
@@ -517,12 +542,12 @@ def _of_text(row: Callable[..., Any], *more: str, result: str = "string", **how:
 
 
 def _base64_lines(value: bytes) -> str:
-    """Lines of MIME, Spark's default."""
+    """Encodes bytes as lines of MIME, Spark's default."""
     return "\r\n".join(re.findall(".{1,76}", base64.b64encode(value).decode()))
 
 
 def _unbase64(text: str) -> bytes:
-    """Java's MIME decoder: it skips characters outside of the alphabet."""
+    """Decodes base64 like Java's MIME decoder, which skips characters outside of the alphabet."""
     letters = re.sub(r"[^A-Za-z0-9+/=]", "", text)
     body = letters.rstrip("=")
     padding = len(letters) - len(body)

@@ -1,1 +1,1 @@
-"""Pure kernels over values, without any handling of nulls."""
+"""Kernels: functions over values that do not handle nulls."""

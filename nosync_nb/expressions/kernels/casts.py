@@ -1,11 +1,11 @@
-"""Kernels of casts: a value arrives exactly as in Spark's ANSI mode, or the row raises.
+"""Kernels of casts: the result is exactly that of Spark's ANSI mode, or the row raises.
 
-`datetimes` reads text as timestamps. Bytes that are not UTF-8 are refused as text, also by
+`datetimes` parses text as timestamps. Bytes that are not UTF-8 cannot be cast to text, even by
 `try_cast`: Spark makes a text of them that no reader accepts.
 
-A double as text has the fewest digits that distinguish it from its neighbours, in Java's form:
-`1.0E10`, `0.001`. Java before 19 prints some with more digits than that. Here they are the same on
-every Java, as this module prints them wherever the expression is computed.
+A double is printed with the fewest digits that distinguish it from its neighbours, in Java's form:
+`1.0E10`, `0.001`. Java before 19 prints some doubles with more digits. Here the digits do not
+depend on the version of Java, because this module prints them wherever the expression is computed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS, decimal_parts, is_nest
 
 
 def cast(source: str, target: str) -> Kernel | TextKernel | None:
-    """Returns the kernel that casts one type to another, None if only Spark can."""
+    """Returns the kernel that casts one type to another; None if only Spark can cast it."""
     if INTERVALS.intersection((source, target)):
         return datetimes.TEXTS[source] if target == "string" else datetimes.cast(source, target)
     if is_decimal(source) or is_decimal(target):
@@ -64,7 +64,7 @@ def _number(source: str, target: str) -> Kernel:
 
 
 def _float_to_integer(target: str, unit: int = 1) -> Kernel:
-    """The value times `unit`, truncated towards zero."""
+    """Returns the kernel that multiplies floats by `unit`, and truncates them towards zero."""
     dtype = FIXED[target]
     least, greatest = limits(target)
 
@@ -85,7 +85,7 @@ def _float_to_integer(target: str, unit: int = 1) -> Kernel:
 
 
 def _time(source: str, target: str) -> Kernel | None:
-    """Dates and timestamps, in UTC."""
+    """Returns the kernel of a cast from or to a date or timestamp, in UTC."""
     timestamps = ("timestamp", "timestamp_ntz")
     if source in timestamps and target in timestamps:
         return Kernel(lambda a: a)
@@ -103,7 +103,7 @@ def _time(source: str, target: str) -> Kernel | None:
 
 
 def _seconds(target: str) -> Kernel:
-    """Seconds since 1970, rounded down."""
+    """Returns the kernel that casts a timestamp to seconds since 1970, rounded down to integers."""
     if target in FLOATS:
         return Kernel(lambda a: (a / np.float64(datetimes.SECOND)).astype(FIXED[target]))
     least, greatest = limits(target)
@@ -116,7 +116,7 @@ def _seconds(target: str) -> Kernel:
 
 
 def _micros(seconds: Any) -> Any:
-    """Seconds as microseconds; values out of range are clipped."""
+    """Converts seconds to microseconds; values out of range are clipped."""
     most = (2**63 - 1) // datetimes.SECOND
     wide = seconds.astype(np.int64)
     inside = np.clip(wide, -most, most) * np.int64(datetimes.SECOND)
@@ -126,7 +126,7 @@ def _micros(seconds: Any) -> Any:
 
 _BLANKS = datetimes.BLANKS
 _CONTROLS = _BLANKS[:-1]
-"""The characters that Java trims from doubles."""
+"""The characters that Java trims from the text of a double."""
 
 _HEX = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[dDfF]?", re.ASCII
@@ -168,7 +168,11 @@ def _to_integer(target: str) -> TextKernel:
 
 
 def _to_float(text: str) -> float:
-    """Rounds once: a double with an odd last bit shows on which side of it the text is."""
+    """Parses a float, rounded only once.
+
+    The text is parsed as a double first. If it is not exact, an even last bit is made odd in the
+    direction of the text, so that the second rounding cannot see a false tie.
+    """
     near = _to_double(text)
     if near - near != 0.0 or near == 0.0:
         return near
@@ -239,22 +243,22 @@ _FROM_TEXT: dict[str, TextKernel] = {
 
 
 _PLAIN = (1e-3, 1e7)
-"""The range in which a double is written without an exponent."""
+"""The range in which doubles are printed without an exponent."""
 
 
 def double_text(value: float) -> str:
-    """Returns a double as text."""
+    """Returns the text of a double."""
     return _in_java(repr(value), value)
 
 
 def float_text(value: float) -> str:
-    """Returns a float, given as the double of its value, as text."""
+    """Returns the text of a float, which is given as a double."""
     shortest: str = pc.cast(pa.scalar(value, pa.float32()), pa.string()).as_py()
     return _in_java(shortest, value)
 
 
 def _in_java(shortest: str, value: float) -> str:
-    """Writes the digits of a text in Java's form, which has at least two."""
+    """Converts the shortest text of a number to Java's form, which has at least two digits."""
     if value - value != 0.0:
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     size = abs(value)
@@ -268,7 +272,7 @@ def _in_java(shortest: str, value: float) -> str:
 
 
 def _digits(text: str) -> tuple[str, int]:
-    """The significant digits of a positive decimal text, and the exponent of the first."""
+    """Returns the significant digits of a positive number's text, and the exponent of the first."""
     mantissa, _, power = text.partition("e")
     whole, _, fraction = mantissa.partition(".")
     every = (whole + fraction).lstrip("0")
@@ -277,7 +281,7 @@ def _digits(text: str) -> tuple[str, int]:
 
 
 def _large(row: Callable[[float], str]) -> Callable[[Any], Any]:
-    """Formats many values: Arrow writes those without an exponent."""
+    """Returns a function that formats many values; Arrow formats those without an exponent."""
 
     def large(values: Any) -> Any:
         size = np.abs(values)
@@ -301,7 +305,7 @@ FLOAT = TextKernel(float_text, _large(float_text))
 
 
 def time_text(micros: int) -> str:
-    """Returns a timestamp in UTC as text: the fraction without trailing zeros."""
+    """Returns the text of a timestamp in UTC, whose fraction has no trailing zeros."""
     day, rest = divmod(micros, datetimes.DAY)
     seconds, fraction = divmod(rest, datetimes.SECOND)
     minutes, second = divmod(seconds, 60)
@@ -311,11 +315,11 @@ def time_text(micros: int) -> str:
 
 
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_800_000_000
-"""From the year 1 up to the year 10000 Arrow writes the same text as Spark."""
+"""The range of timestamps, years 1 to 9999, for which Arrow prints the same text as Spark."""
 
 
 def _times(values: Any) -> Any:
-    """The texts of many timestamps, None if a year does not have four digits."""
+    """Returns the texts of many timestamps; None if a year does not have four digits."""
     if not len(values) or values.min() < _FIRST or values.max() >= _LAST:
         return None
     texts = pc.cast(buffers.arrow_from_numpy(values).view(pa.timestamp("us")), pa.string())
@@ -330,7 +334,7 @@ def _decimal(places: int) -> Callable[[Any], str]:
 
 
 def writer(type_: str) -> Callable[[Any], str] | None:
-    """Returns the formatter of a value inside a nested one, None if only Spark knows it."""
+    """Returns the formatter of a value inside a nested one; None if only Spark can format it."""
     if type_ in INTEGERS:
         return str
     if is_decimal(type_):
@@ -397,12 +401,12 @@ def _to_text(source: str) -> TextKernel | None:
 _JAVA_BLANKS = "".join(map(chr, range(0x21)))
 _DECIMAL_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _COMPACT = 18
-"""The maximum digits of a decimal that Spark stores as a long."""
+"""The maximum number of digits of a decimal that Spark stores as a long."""
 _EXACTLY = Context(prec=800)
 
 
 def _cast_decimal(source: str, target: str) -> Kernel | TextKernel | None:
-    """Returns the kernel of a cast from or to a decimal."""
+    """Returns the kernel of a cast from or to a decimal; None if only Spark can cast it."""
     if is_decimal(target):
         return _to_decimal(source, *decimal_parts(target))
     return _from_decimal(*decimal_parts(source), target)
@@ -428,7 +432,10 @@ def _rescale(digits: int, places: int, *, wide_first: bool = False) -> Kernel:
 
 
 def _float_to_decimal(digits: int, places: int) -> TextKernel:
-    """Casts the decimal that prints the double, as Spark does; NaN and infinities give null."""
+    """Returns the kernel that casts the printed form of a double, as Spark does.
+
+    NaN and infinities become null.
+    """
 
     def row(value: float) -> int | None:
         if value - value != 0.0:
@@ -451,7 +458,7 @@ def _parse_decimal(text: str, digits: int, places: int) -> int:
 
 
 def _fit_decimal(value: Decimal, digits: int, places: int, text: str) -> int:
-    """Returns the whole number of a value rounded to places, ties away from zero."""
+    """Returns the unscaled value of a decimal, rounded to `places`, ties away from zero."""
     if value and value.adjusted() > DIGITS_MAX:
         raise InvalidError(f"{text!r} is out of range for decimal({digits},{places})")
     if value and value.adjusted() < -places - 2:
@@ -487,7 +494,7 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
         return numeric.truncated_quotient(a, unit) if places else a
 
     def bad(a: Any) -> Any:
-        if digits > _COMPACT and target != "bigint":  # Spark checks the double
+        if digits > _COMPACT and target != "bigint":  # because Spark checks the nearest double
             near = numeric.doubles(a, places)
             return (np.floor(near) > greatest) | (np.ceil(near) < least)
         whole = truncate(a)
@@ -498,14 +505,14 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
         if not np.ndim(whole):
             return dtype.type(
                 whole if least <= whole <= greatest else 0
-            )  # a literal without rows must not raise
+            )  # because a literal must not raise if there are no rows
         return np.where((whole < least) | (whole > greatest), 0, whole).astype(dtype)
 
     return Kernel(run, (Check(bad, f"the value is out of range for {target}"),))
 
 
 def plain_text(whole: int, places: int) -> str:
-    """Returns a decimal as Spark prints it in ANSI mode, without an exponent."""
+    """Returns the text of a decimal as Spark prints it in ANSI mode, without an exponent."""
     sign, figures = ("-", str(-whole)) if whole < 0 else ("", str(whole))
     if not places:
         return sign + figures

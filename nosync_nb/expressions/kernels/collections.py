@@ -1,7 +1,8 @@
 """Functions of arrays and maps over Python values, for the rules in functions/collections.py.
 
-Values have the form of rows/arrow.py. Values are equal if their keys are (nested_nodes.key_of):
-null equals null inside arrays, NaN equals NaN, and null comes first in an order.
+Values have the form of rows/arrow.py. Two values are equal if their keys are equal
+(`nested_nodes.key_of`): inside arrays, null equals null and NaN equals NaN. In an order, null is
+first.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ Key = Callable[[Any], Any]
 _BEYOND = "the index is outside the array"
 _ZERO = "the index is 0; the first element has index 1"
 SEQUENCE_MAX = 10_000_000
-"""The maximum number of elements of a sequence here; Spark's limit is 200 times that."""
+"""The maximum number of elements of a computed array; Spark's limit is about 200 times as high."""
 
 
 def at(items: Sequence[Any], index: int) -> Any:
-    """`a[i]`, counted from 0; Spark reads a bigint index modulo 2**32."""
+    """`a[i]`, counted from 0; an index beyond 32 bits wraps around, as in Spark."""
     index = (index + 2**31) % 2**32 - 2**31
     if not 0 <= index < len(items):
         raise InvalidError(_BEYOND)
@@ -28,12 +29,12 @@ def at(items: Sequence[Any], index: int) -> Any:
 
 
 def get(items: Sequence[Any], index: int) -> Any:
-    """`get(a, i)`: null beyond the array."""
+    """`get(a, i)`, counted from 0; null if there is no such element."""
     return items[index] if 0 <= index < len(items) else None
 
 
 def element_at(items: Sequence[Any], index: int) -> Any:
-    """`element_at(a, i)`: counted from 1, or from the end if below 0."""
+    """`element_at(a, i)`, counted from 1, or from the end if negative."""
     value = try_element_at(items, index)
     if abs(index) > len(items):
         raise InvalidError(_BEYOND)
@@ -41,7 +42,7 @@ def element_at(items: Sequence[Any], index: int) -> Any:
 
 
 def try_element_at(items: Sequence[Any], index: int) -> Any:
-    """`try_element_at(a, i)`: null beyond the array."""
+    """`try_element_at(a, i)`; null if there is no such element."""
     if index == 0:
         raise InvalidError(_ZERO)
     if abs(index) > len(items):
@@ -50,7 +51,7 @@ def try_element_at(items: Sequence[Any], index: int) -> Any:
 
 
 def value_of(key: Key) -> Callable[[Any, Any], Any]:
-    """`m[k]`."""
+    """`m[k]`, whose keys are compared by `key`; null if the key is missing."""
 
     def find_value(pairs: Sequence[tuple[Any, Any]], wanted: Any) -> Any:
         wanted = key(wanted)
@@ -60,12 +61,12 @@ def value_of(key: Key) -> Callable[[Any, Any], Any]:
 
 
 def has_key(key: Key) -> Callable[[Any, Any], bool]:
-    """`map_contains_key(m, k)`."""
+    """`map_contains_key(m, k)`, whose keys are compared by `key`."""
     return lambda pairs, wanted: key(wanted) in [key(k) for k, _ in pairs]
 
 
 def contains(key: Key) -> Callable[[Any, Any], bool | None]:
-    """`array_contains(a, x)`: null if it is missing and the array has a null."""
+    """`array_contains(a, x)`; null if `x` is missing and the array contains a null."""
 
     def is_contained(items: Sequence[Any], wanted: Any) -> bool | None:
         if key(wanted) in [key(item) for item in items]:
@@ -76,7 +77,7 @@ def contains(key: Key) -> Callable[[Any, Any], bool | None]:
 
 
 def position(key: Key) -> Callable[[Any, Any], int]:
-    """`array_position(a, x)`, 0 if it is missing."""
+    """`array_position(a, x)`, counted from 1; 0 if `x` is missing."""
 
     def find_position(items: Sequence[Any], wanted: Any) -> int:
         keys = [key(item) for item in items]
@@ -86,7 +87,7 @@ def position(key: Key) -> Callable[[Any, Any], int]:
 
 
 def extreme(key: Key, *, greatest: bool) -> Callable[[Any], Any]:
-    """`array_max` and `array_min`: nulls are ignored."""
+    """`array_max` and `array_min`, which ignore nulls."""
     choose = max if greatest else min
 
     def pick_extreme(items: Sequence[Any]) -> Any:
@@ -96,12 +97,12 @@ def extreme(key: Key, *, greatest: bool) -> Callable[[Any], Any]:
 
 
 def sort(key: Key) -> Callable[..., list[Any]]:
-    """`sort_array(a [, ascending])`: nulls first, or last if descending."""
+    """`sort_array(a [, ascending])`; nulls are first, or last in descending order."""
     return lambda items, ascending=True: sorted(items, key=key, reverse=not ascending)
 
 
 def sort_nulls_last(key: Key) -> Callable[[Any], list[Any]]:
-    """`array_sort(a)`."""
+    """`array_sort(a)`, ascending with nulls last."""
     return lambda items: sorted(items, key=lambda value: (value is None, key(value)))
 
 
@@ -113,17 +114,17 @@ def _firsts(key: Key, items: Sequence[Any]) -> list[Any]:
 
 
 def without_repeats(key: Key) -> Callable[[Any], list[Any]]:
-    """`array_distinct`."""
+    """`array_distinct(a)`, in the order of the first occurrences."""
     return lambda items: _firsts(key, items)
 
 
 def union(key: Key) -> Callable[[Any, Any], list[Any]]:
-    """`array_union`."""
+    """`array_union(a, b)`, without duplicates."""
     return lambda a, b: _firsts(key, [*a, *b])
 
 
 def intersect(key: Key) -> Callable[[Any, Any], list[Any]]:
-    """`array_intersect`."""
+    """`array_intersect(a, b)`, without duplicates and in the order of `a`."""
 
     def common_items(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
         there = {key(item) for item in b}
@@ -133,7 +134,7 @@ def intersect(key: Key) -> Callable[[Any, Any], list[Any]]:
 
 
 def array_except(key: Key) -> Callable[[Any, Any], list[Any]]:
-    """`array_except`."""
+    """`array_except(a, b)`, without duplicates and in the order of `a`."""
 
     def other_items(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
         there = {key(item) for item in b}
@@ -143,7 +144,7 @@ def array_except(key: Key) -> Callable[[Any, Any], list[Any]]:
 
 
 def overlap(key: Key) -> Callable[[Any, Any], bool | None]:
-    """`arrays_overlap`: null if only a null might be in both."""
+    """`arrays_overlap(a, b)`; null if only a null might be in both, and neither array is empty."""
 
     def has_common_item(a: Sequence[Any], b: Sequence[Any]) -> bool | None:
         there = {key(item) for item in b if item is not None}
@@ -155,34 +156,34 @@ def overlap(key: Key) -> Callable[[Any, Any], bool | None]:
 
 
 def remove(key: Key) -> Callable[[Any, Any], list[Any]]:
-    """`array_remove(a, x)`: nulls stay."""
+    """`array_remove(a, x)`; nulls remain."""
     return lambda items, gone: [item for item in items if key(item) != key(gone)]
 
 
 def compact(items: Sequence[Any]) -> list[Any]:
-    """`array_compact`."""
+    """`array_compact(a)`, which removes nulls."""
     return [item for item in items if item is not None]
 
 
 def repeat(value: Any, times: int | None) -> list[Any] | None:
-    """`array_repeat(x, n)`."""
+    """`array_repeat(x, n)`; null if the number of copies is null, empty if it is negative."""
     if times is not None and times > SEQUENCE_MAX:
         raise InvalidError("an array with too many elements")
     return None if times is None else [value] * max(times, 0)
 
 
 def append(items: Sequence[Any] | None, value: Any) -> list[Any] | None:
-    """`array_append`."""
+    """`array_append(a, x)`; null if the array is null, but not if the value is null."""
     return None if items is None else [*items, value]
 
 
 def prepend(items: Sequence[Any] | None, value: Any) -> list[Any] | None:
-    """`array_prepend`."""
+    """`array_prepend(a, x)`; null if the array is null, but not if the value is null."""
     return None if items is None else [value, *items]
 
 
 def insert(items: Sequence[Any] | None, place: int | None, value: Any) -> list[Any] | None:
-    """`array_insert(a, place, x)`: counted from 1, or from the end; filled with nulls."""
+    """`array_insert(a, place, x)`, counted from 1, or from the end; gaps are filled with nulls."""
     if items is None or place is None:
         return None
     if place == 0:
@@ -199,7 +200,7 @@ def insert(items: Sequence[Any] | None, place: int | None, value: Any) -> list[A
 
 
 def part(items: Sequence[Any], start: int, length: int) -> list[Any]:
-    """`slice(a, start, length)`."""
+    """`slice(a, start, length)`, counted from 1, or from the end if negative."""
     if start == 0:
         raise InvalidError("a slice that starts at 0; the first element has index 1")
     if length < 0:
@@ -209,12 +210,12 @@ def part(items: Sequence[Any], start: int, length: int) -> list[Any]:
 
 
 def flatten(items: Sequence[Any]) -> list[Any] | None:
-    """`flatten(a)`: null if an array in it is null."""
+    """`flatten(a)`; null if an inner array is null."""
     return None if None in items else [inner for each in items for inner in each]
 
 
 def sequence(start: int, stop: int, step: int | None = None) -> list[int]:
-    """`sequence(a, b [, step])` of whole numbers."""
+    """`sequence(start, stop [, step])` of integers, including `stop`."""
     if step is None:
         step = 1 if start <= stop else -1
     if (step == 0 and start != stop) or (stop - start) * step < 0:
@@ -225,7 +226,7 @@ def sequence(start: int, stop: int, step: int | None = None) -> list[int]:
 
 
 def joined(write: Callable[[Any], str]) -> Callable[..., str]:
-    """`array_join(a, separator [, for nulls])`, for items that are written as text."""
+    """`array_join(a, separator [, for nulls])`; `write` converts an element to text."""
 
     def join(items: Sequence[Any], separator: str, missing: str | None = None) -> str:
         if missing is None:
@@ -236,7 +237,7 @@ def joined(write: Callable[[Any], str]) -> Callable[..., str]:
 
 
 def pairs(key: Key) -> Callable[[Sequence[Any]], list[tuple[Any, Any]]]:
-    """Returns a function that makes a map of pairs, whose keys must be non-null and distinct."""
+    """Returns a function that builds a map from pairs; keys must be distinct and not null."""
 
     def make(entries: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         seen = set()

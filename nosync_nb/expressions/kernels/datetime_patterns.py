@@ -1,13 +1,13 @@
-"""Patterns of dates and times, `yyyy-MM-dd HH:mm:ss`: parsing and formatting as Spark does it.
+"""Patterns of dates and times, `yyyy-MM-dd HH:mm:ss`: parsing and formatting as in Spark.
 
-The kernels cover the letters that mean the same here and in Spark's formatter; the pattern alone
-decides. Other letters (zones, weeks, eras, days of the week when parsing) are left to Spark. Years
-follow ISO: the year before 0001 is 0000, and years beyond 9999 have a sign if the pattern has four
-letters.
+The kernels support the letters that have the same meaning here and in Spark's formatter; this
+depends on the pattern only. Other letters (zones, weeks, eras, and days of the week when parsing)
+are left to Spark. Years follow ISO: the year before 0001 is 0000, and years beyond 9999 have a sign
+if the pattern has four letters.
 
-A formatter cuts its pattern into pieces. A piece depends on the day alone, on the time of day to
-an hour, minute or second, or on the fraction. A column is formatted piece by piece, and each piece
-once for each distinct value: the text of a day is made once for all timestamps of the day.
+A formatter splits its pattern into pieces. A piece depends only on the day, on the time of day up
+to an hour, minute or second, or on the fraction. A column is formatted piece by piece, and each
+piece once for each distinct value: all timestamps of a day share the text of the day.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 
 _FIRST = date(1970, 1, 1).toordinal() - 1
 _LAST = date.max.toordinal() - _FIRST - 1
-"""The range of days around 1970 that Python's dates have."""
+"""The last day, counted from 1970, that Python's dates support; the first one is `-_FIRST`."""
 
 
 class CalendarFields(NamedTuple):
-    """The fields of a timestamp in UTC."""
+    """The fields of a timestamp in UTC; `days` counts from 1970, and `micros` from midnight."""
 
     year: int
     month: int
     day: int
-    days: int  # since 1970
-    micros: int  # of the day
+    days: int
+    micros: int
 
 
 def timestamp_of_fields(micros: int) -> CalendarFields:
-    """Returns the fields of a timestamp."""
+    """Returns the fields of a timestamp in microseconds since 1970."""
     days, rest = divmod(micros, DAY)
     if -_FIRST <= days <= _LAST:
         day = date.fromordinal(days + _FIRST + 1)
@@ -61,7 +61,7 @@ def timestamp_of_fields(micros: int) -> CalendarFields:
 
 @lru_cache(maxsize=256)
 def pattern_tokens(pattern: str) -> tuple[tuple[str, int], ...]:
-    """Cuts a pattern into (letter, count) and (text, 0)."""
+    """Splits a pattern into `(letter, count)` for fields and `(text, 0)` for literal text."""
     parts: list[tuple[str, int]] = []
     text = ""
     for run in re.finditer(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", pattern, re.DOTALL):
@@ -98,7 +98,7 @@ _RANGES = {"M": (1, 12), "d": (1, 31), "H": (0, 23), "h": (1, 12), "m": (0, 59),
 
 
 def _field(letter: str, width: int) -> str | None:
-    """The regular expression of a run of a letter, None if only Spark knows it."""
+    """Returns the regular expression of a field; None if only Spark knows it."""
     expression = _FIELDS.get((letter, width))
     if expression is None and letter in _TWO:
         expression = {1: r"[0-9]{1,19}", 2: r"[0-9]{2}"}.get(width)
@@ -108,7 +108,7 @@ def _field(letter: str, width: int) -> str | None:
 
 
 def _expression(pattern: str) -> tuple[re.Pattern[str], list[tuple[str, int]]]:
-    """The regular expression of a pattern, and the fields of its groups."""
+    """Returns the regular expression of a pattern, and the field of each group."""
     pieces: list[str] = []
     fields: list[tuple[str, int]] = []
     before: tuple[str, int] = ("", 0)
@@ -134,16 +134,16 @@ def _expression(pattern: str) -> tuple[re.Pattern[str], list[tuple[str, int]]]:
 
 
 def _reserves(fields: list[tuple[str, int]]) -> bool:
-    """Returns True if digits may follow at once: after a four-letter year or a two-digit field."""
+    """Returns True if a field may directly follow: after a two-digit field, or a leading `yyyy`."""
     return fields[-1] in _FIXED_WIDTH or fields == [("y", 4)]
 
 
 @lru_cache(maxsize=256)
 def pattern_parser(pattern: str) -> TextKernel:
-    """Returns the kernel that parses a timestamp, in microseconds, by a pattern.
+    """Returns the kernel that parses timestamps by a pattern, in microseconds.
 
     Missing fields are those of 1970-01-01 00:00. A valid day out of the range of timestamps is
-    refused also by `try_` functions and without ANSI mode.
+    an error also in `try_` functions and without ANSI mode.
 
     Raises:
         NotProvedError: for a pattern whose meaning only Spark knows.
@@ -170,11 +170,11 @@ def pattern_parser(pattern: str) -> TextKernel:
 
 
 _LEAST = -(2**63 // SECOND) * SECOND
-"""The first whole second of timestamps."""
+"""The first timestamp that is a whole second."""
 
 
 def _values(fields: list[tuple[str, int]], texts: tuple[str, ...]) -> dict[str, int] | None:
-    """The numbers of the fields, None if one is out of its range."""
+    """Returns the numbers of the fields; None if one is out of its range."""
     values: dict[str, int] = {}
     for (letter, width), text in zip(fields, texts, strict=True):
         if letter == "M" and width > 2:
@@ -195,7 +195,7 @@ def _values(fields: list[tuple[str, int]], texts: tuple[str, ...]) -> dict[str, 
 
 
 def _is_year(text: str, width: int) -> bool:
-    """Returns True if a year of four letters has a sign exactly if it needs one."""
+    """Returns True if a year of four letters has a sign when it needs one, and no needless plus."""
     digits = len(text.lstrip("+-"))
     if width != 4:
         return True
@@ -203,7 +203,7 @@ def _is_year(text: str, width: int) -> bool:
 
 
 def _micros(values: dict[str, int]) -> int | None:
-    """The fields as microseconds since 1970; None if the month has no such day."""
+    """Returns the fields as microseconds since 1970; None if the month has no such day."""
     month = (values.get("y", 1970) - 1970) * 12 + values.get("M", 1) - 1
     starts = np.array([month, month + 1], "datetime64[M]").astype("datetime64[D]").astype(np.int64)
     day = int(starts[0]) + values.get("d", 1) - 1
@@ -216,7 +216,7 @@ def _micros(values: dict[str, int]) -> int | None:
 
 _ORDINALS = ("1st quarter", "2nd quarter", "3rd quarter", "4th quarter")
 _CACHED_TEXTS = 4096
-"""The number of cached texts of days, and of hours, minutes or seconds, for single rows."""
+"""The number of cached texts per piece when single rows are formatted."""
 
 Writer = Callable[[CalendarFields], str]
 
@@ -267,7 +267,7 @@ _NUMBERS: dict[str, Callable[[CalendarFields], int]] = {
 
 
 def _writer(letter: str, width: int) -> Writer | None:
-    """Returns the formatter of a run of a letter, None if only Spark knows it."""
+    """Returns the formatter of a field; None if only Spark knows it."""
     if not width:
         return None if set("[]{}#") & set(letter) else (lambda m: letter)
     if letter == "y" and width <= 6:
@@ -298,14 +298,20 @@ _UNITS = {**dict.fromkeys("HKhka", HOUR), "m": MINUTE, "s": SECOND, "S": 1}
 
 @dataclass
 class _Piece:
-    """A part of a pattern: `unit` 0 is that of the day, else a number of microseconds."""
+    """A part of a pattern that depends on one unit of time.
+
+    Attributes:
+        unit: the unit in microseconds; 0 if the piece depends on the day.
+        wrap: the length of the period after which the texts repeat, in microseconds.
+        writers: the formatters of its fields and literal texts.
+    """
 
     unit: int
     wrap: int
     writers: list[Writer]
 
     def written(self, key: int) -> str:
-        """Returns the text of a day, or of a number of units since midnight or the last second."""
+        """Returns the text for a day, or for a number of units since midnight or the second."""
         fields = (
             CalendarFields(0, 0, 0, 0, key * self.unit)
             if self.unit
@@ -314,7 +320,7 @@ class _Piece:
         return "".join([write(fields) for write in self.writers])
 
     def of_row(self) -> Callable[[int, int], str]:
-        """Returns the formatter of the piece for one row, from its day and its time of day."""
+        """Returns a formatter of the piece for one row, given its day and its time of day."""
         unit, wrap, written = self.unit, self.wrap, self.written
         if unit == 1:
             return lambda day, rest: written(rest % wrap)
@@ -322,7 +328,7 @@ class _Piece:
         return (lambda day, rest: cached(rest // unit)) if unit else (lambda day, rest: cached(day))
 
     def of_column(self, days: Any, rest: Any) -> pa.Array:
-        """Returns the texts of the piece."""
+        """Returns the texts of the piece for a column, given the days and the times of day."""
         coded = buffers.arrow_from_numpy(rest % self.wrap // self.unit if self.unit else days)
         coded = coded.dictionary_encode()
         texts = pa.array([self.written(key) for key in coded.dictionary.to_pylist()], pa.string())
@@ -330,7 +336,7 @@ class _Piece:
 
 
 def _formatter_pieces(pattern: str) -> list[_Piece]:
-    """The pieces of a pattern; text between letters belongs to those before it.
+    """Returns the pieces of a pattern; literal text belongs to the piece before it.
 
     Raises:
         NotProvedError: for a pattern whose meaning only Spark knows.
@@ -352,7 +358,7 @@ def _formatter_pieces(pattern: str) -> list[_Piece]:
 
 
 def _share_piece(left: int, right: int) -> bool:
-    """Returns True if both units are of the day, or both of the clock without its fraction."""
+    """Returns True if fields of both units fit in one piece: equal units, or both of the clock."""
     return left == right or (left > 1 and right > 1)
 
 
@@ -368,7 +374,7 @@ def _row_writer(pieces: Sequence[_Piece]) -> Callable[[int], str]:
 
 @lru_cache(maxsize=256)
 def timestamp_formatter(pattern: str) -> TextKernel:
-    """Returns the kernel that formats timestamps, in microseconds, by a pattern.
+    """Returns the kernel that formats timestamps in microseconds by a pattern.
 
     Raises:
         NotProvedError: for a pattern whose meaning only Spark knows.

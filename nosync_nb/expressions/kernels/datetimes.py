@@ -1,18 +1,18 @@
-"""Kernels of dates, timestamps and intervals, and the text forms that a cast reads.
+"""Kernels of dates, timestamps and intervals, and the text forms that a cast accepts.
 
-Dates and timestamps are days and microseconds since 1970, proleptic Gregorian. Timestamps with a
-zone are read in UTC; for another session time zone the table leaves them to Spark. All functions of
-the calendar take days; timestamps are cast to dates before.
+Dates and timestamps are days and microseconds since 1970 in the proleptic Gregorian calendar.
+Timestamps with a time zone are evaluated in UTC; other session time zones are left to Spark. All
+functions of the calendar take days, so timestamps are cast to dates before.
 
-The type of an interval names the units in which it is written, from `first` to `last`; the value is
-a number of months, or of microseconds. The common type of two types of one kind has all their
-units.
+The type of an interval names the units in which it is printed, from the first to the last. Its
+value is a number of months or of microseconds. The common type of two types of one kind has the
+units of both, and those between them.
 
-A timestamp is read from `2024`, `2024-1`, `2024-01-05`, then a space or T, hours, minutes, seconds
-and a fraction, of which six digits count. After seconds a zone may follow: `Z`, `+1:00`,
-`UTC+01:00`, `Europe/Berlin`. A time without a day is no timestamp: `cast` refuses it, and
-`try_cast` gives null. Spark adds the current day, so a row that is retracted on another day would
-be another row.
+The text of a timestamp is `2024`, `2024-1` or `2024-01-05`, perhaps followed by a space or T,
+hours, minutes, seconds and a fraction. Only six digits of the fraction count. The seconds may be
+followed by a zone: `Z`, `+1:00`, `UTC+01:00`, `Europe/Berlin`. A time without a day is not a
+timestamp: `cast` refuses it, and `try_cast` returns null. Spark adds the current day, so a row that
+is retracted on another day would be a different row.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _INT, _NUMPY_DAY, _NUMPY_MONTH = (np.dtype(name) for name in ("int64", "M8[D]", 
 
 
 def days(values: Any) -> Any:
-    """Returns days as numpy dates."""
+    """Converts days since 1970 to numpy dates."""
     return np.asarray(values, _INT).view(_NUMPY_DAY)
 
 
 def months(values: Any) -> Any:
-    """Returns months since January 1970."""
+    """Converts days since 1970 to months since January 1970."""
     return days(values).astype(_NUMPY_MONTH).view(_INT)
 
 
@@ -73,62 +73,62 @@ def _int(values: Any) -> Any:
 
 
 def month_start(number: Any) -> Any:
-    """Returns the first days of months since January 1970."""
+    """Returns the first days of months, which are counted from January 1970."""
     return np.asarray(number, _INT).view(_NUMPY_MONTH).astype(_NUMPY_DAY).view(_INT)
 
 
 def year(values: Any) -> Any:
-    """The year; 0 is the year before 1."""
+    """The year of a day; 0 is the year before 1."""
     return _int(months(values) // 12 + 1970)
 
 
 def month(values: Any) -> Any:
-    """The month, 1 to 12."""
+    """The month of a day, 1 to 12."""
     return _int(months(values) % 12 + 1)
 
 
 def quarter(values: Any) -> Any:
-    """The quarter, 1 to 4."""
+    """The quarter of a day, 1 to 4."""
     return _int(months(values) % 12 // 3 + 1)
 
 
 def day(values: Any) -> Any:
-    """The day of the month."""
+    """The day of the month, counted from 1."""
     return _int(values - month_start(months(values)) + 1)
 
 
 def day_of_year(values: Any) -> Any:
-    """The day of the year."""
+    """The day of the year, counted from 1."""
     return _int(values - month_start(months(values) // 12 * 12) + 1)
 
 
 def day_of_week(values: Any) -> Any:
-    """1 for Sunday to 7 for Saturday."""
+    """The day of the week, 1 for Sunday to 7 for Saturday."""
     return _int((np.asarray(values).astype(np.int64) + 4) % 7 + 1)
 
 
 def weekday(values: Any) -> Any:
-    """0 for Monday to 6 for Sunday."""
+    """The day of the week, 0 for Monday to 6 for Sunday."""
     return _int((np.asarray(values).astype(np.int64) + 3) % 7)
 
 
 def last_day(values: Any) -> Any:
-    """The last day of the month."""
+    """The last day of the month of each day."""
     return _int(month_start(months(values) + 1) - 1)
 
 
 def shift(operation: Any) -> Kernel:
-    """`date_add` and `date_sub`: integers wrap as Spark's do."""
+    """`date_add` and `date_sub`; overflows wrap around, as in Spark."""
     return Kernel(lambda a, b: operation(a, b.astype(np.int32)))
 
 
 def difference(a: Any, b: Any) -> Any:
-    """`datediff` in days; wraps."""
+    """`datediff` in days; overflows wrap around."""
     return np.subtract(a, b)
 
 
 def truncate(unit: str) -> Kernel | None:
-    """`trunc(date, unit)`, or None for a unit that gives null."""
+    """Returns the kernel of `trunc(date, unit)`; None for a unit whose result is null."""
     letter = _TRUNCATED.get(unit.lower())
     return None if letter is None else Kernel(lambda a: _int(_truncated_days(a, letter)))
 
@@ -143,7 +143,7 @@ def _truncated_days(values: Any, letter: str) -> Any:
 
 
 def truncate_time(unit: str) -> Kernel | None:
-    """`date_trunc(unit, timestamp)` in UTC, or None for a unit that is unknown here."""
+    """Returns the kernel of `date_trunc(unit, timestamp)` in UTC; None for an unsupported unit."""
     width = _PIECES.get(unit.lower())
     if width is not None:
         return Kernel(lambda a: a // width * width)
@@ -152,22 +152,22 @@ def truncate_time(unit: str) -> Kernel | None:
 
 
 def hour(values: Any) -> Any:
-    """The hour of a timestamp."""
+    """The hour of a timestamp, 0 to 23."""
     return _int(values // (3600 * SECOND) % 24)
 
 
 def minute(values: Any) -> Any:
-    """The minute."""
+    """The minute of a timestamp."""
     return _int(values // (60 * SECOND) % 60)
 
 
 def second(values: Any) -> Any:
-    """The second, without its fraction."""
+    """The second of a timestamp, without its fraction."""
     return _int(values // SECOND % 60)
 
 
 def to_days(values: Any) -> Any:
-    """Timestamp to date."""
+    """Casts timestamps to dates."""
     return _int(np.asarray(values) // DAY)
 
 
@@ -180,7 +180,7 @@ def _out_of_time(values: Any) -> Any:
 
 
 TO_MICROS = Kernel(lambda a: a.astype(np.int64) * DAY, (Check(_out_of_time, "overflow"),))
-"""Date to timestamp."""
+"""Casts dates to timestamps."""
 
 _DATE = re.compile(
     r"([+-]?)(\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL
@@ -191,7 +191,7 @@ _TIME = re.compile(
 
 
 def parse_date(text: str) -> int | None:
-    """Returns the day of trimmed text as Spark reads it, None if Spark refuses the text."""
+    """Returns the day that Spark reads from trimmed text; None if Spark refuses the text."""
     match = _DATE.fullmatch(text)
     if match is None:
         return None
@@ -215,7 +215,7 @@ def parse_date(text: str) -> int | None:
 
 
 def parse_timestamp(text: str) -> tuple[int, bool] | None:
-    """Returns the microseconds of a plain literal and True if it names UTC; None: ask Spark."""
+    """Returns the microseconds of a plain literal, and True if it is in UTC; None for others."""
     match = _TIME.fullmatch(text)
     if match is None:
         return None
@@ -233,7 +233,7 @@ def parse_timestamp(text: str) -> tuple[int, bool] | None:
 
 
 def date_text(day_number: int) -> str:
-    """Returns a date as Spark prints it: years of four digits, longer ones with a sign."""
+    """Returns a date as Spark prints it: years with four digits, and longer ones with a sign."""
     whole, month_text, day_text = str(np.datetime64(day_number, "D")).rsplit("-", 2)
     number = int(whole)
     sign = "-" if number < 0 else "+" if number > 9999 else ""
@@ -241,7 +241,7 @@ def date_text(day_number: int) -> str:
 
 
 OF_TIME, OF_MONTHS = "interval day to second", "interval year to month"
-"""The types with all units, for products and quotients."""
+"""The interval types with all units of their kind, which products and quotients have."""
 
 CLOCK: dict[str, int] = {
     "day": DAY,
@@ -249,13 +249,13 @@ CLOCK: dict[str, int] = {
     "minute": 60 * SECOND,
     "second": SECOND,
 }
-"""Microseconds of the units of time, greatest first."""
+"""The microseconds of each unit of time, from the greatest unit."""
 
 CALENDAR: dict[str, int] = {"year": 12, "month": 1}
 
 
 def widths(type_: str) -> dict[str, int]:
-    """Returns the units of a kind, and the size of each."""
+    """Returns the units of the kind of an interval type, and the size of each."""
     return CALENDAR if type_ in YEAR_MONTHS else CLOCK
 
 
@@ -304,7 +304,10 @@ TEXTS: dict[str, TextKernel] = {type_: TextKernel(writer(type_)) for type_ in IN
 
 
 def cast(source: str, target: str) -> Kernel | None:
-    """Returns the kernel of a cast between intervals, or of one unit from or to integers."""
+    """Returns the kernel of a cast between intervals, or between one unit and integers.
+
+    Returns None if only Spark can cast it.
+    """
     if source in INTERVALS and target in INTERVALS:
         return _truncate_unit(source, target) if widths(source) is widths(target) else None
     of_integer = source in INTEGERS
@@ -319,7 +322,7 @@ def cast(source: str, target: str) -> Kernel | None:
 
 
 def _truncate_unit(source: str, target: str) -> Kernel:
-    """Truncates to the last unit of the target, towards zero."""
+    """Returns the kernel that truncates an interval to the target's last unit, towards zero."""
     last = units(target)[1]
     if last in ("second", "month"):
         return Kernel(lambda a: a)
@@ -328,14 +331,14 @@ def _truncate_unit(source: str, target: str) -> Kernel:
 
 
 def _from_integer(interval: str, width: int) -> Kernel:
-    """An integer as a number of units."""
+    """Returns the kernel that casts an integer to an interval of that number of units."""
     least, greatest = limits(integer(interval))
     check = Check(lambda a: (a > greatest // width) | (a < -(-least // width)), "overflow")
     return Kernel(lambda a: (a.astype(np.int64) * width).astype(FIXED[interval]), (check,))
 
 
 def _to_integer(whole: str, width: int) -> Kernel:
-    """The number of units, towards zero."""
+    """Returns the kernel that casts an interval to a number of units, truncated towards zero."""
     least, greatest = limits(whole)
 
     def count(a: Any) -> Any:
@@ -350,7 +353,7 @@ def _to_integer(whole: str, width: int) -> Kernel:
 
 
 BLANKS = "".join(map(chr, range(0x21))) + "\x7f"
-"""The characters that Spark trims before it reads a value."""
+"""The characters that Spark trims from a text before parsing a value."""
 
 _JAVA_BLANKS = BLANKS[:-1]
 _FORM = re.compile(
@@ -373,13 +376,13 @@ PST=America/Los_Angeles SST=Pacific/Guadalcanal VST=Asia/Ho_Chi_Minh EST=-05:00 
 MST=-07:00
 """
 _SHORT = dict(pair.split("=") for pair in _THREE.split())
-"""Zones of three letters, as Java reads them."""
+"""The meaning of time zones of three letters in Java."""
 
 _NO_ZONES = frozenset(("Factory", "localtime", "posixrules"))
 
 
 def _offset(text: str) -> int | None:
-    """The seconds of `+01:30` and similar offsets, None for other text."""
+    """Returns the seconds of `+01:30` or a similar offset; None for other text."""
     match = _OFFSET.fullmatch(text)
     if match is None:
         return None
@@ -395,7 +398,7 @@ def _offset(text: str) -> int | None:
 
 @lru_cache(maxsize=1024)
 def _zone(text: str) -> ZoneInfo | int | None:
-    """A zone by its name, or the seconds of a fixed one; None for an unknown zone."""
+    """Returns the time zone of a name, or the seconds of a fixed offset; None if it is unknown."""
     name = _SHORT.get(text, text)
     name = re.sub(r"([+-])(\d):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-])(\d\d):(\d)$", r"\1\2:0\3", name, count=1)
@@ -416,10 +419,11 @@ def _names() -> frozenset[str]:
 
 
 def _utc_offset(zone: ZoneInfo, day: int, seconds: int) -> int:
-    """The number of seconds by which a zone's clock is ahead of UTC at a local time.
+    """Returns the number of seconds by which a zone's clock is ahead of UTC at a local time.
 
-    In a gap it is the offset before the gap, and of two times it is the earlier one. Years that
-    Python does not have use other years of the same calendar.
+    In a gap, this is the offset before the gap; of two possible times, the earlier one is taken.
+    For a year from 9000 on, the offset is that of a year with the same calendar; for a year before
+    1, it is that of the year 1.
     """
     first = np.datetime64(day, "D")
     year = int(str(first).rsplit("-", 2)[0])
@@ -456,7 +460,7 @@ def _read_timestamp(text: str, *, zoned: bool) -> int | None:
 
 
 def timestamp_parser(type_: str) -> TextKernel:
-    """Returns the kernel that parses a timestamp of either kind."""
+    """Returns the kernel that parses timestamps of the given type."""
     zoned = type_ == "timestamp"
 
     def parse_or_none(text: str) -> int | None:
@@ -474,7 +478,7 @@ def timestamp_parser(type_: str) -> TextKernel:
 
 
 def timestamp_parser_without_ansi() -> TextKernel:
-    """Returns the kernel of a cast without ANSI mode: it refuses a time without a day."""
+    """Returns the kernel of a cast without ANSI mode, which raises for a time without a day."""
     lenient = timestamp_parser("timestamp").row
 
     def row(text: str) -> int | None:
@@ -490,7 +494,7 @@ def timestamp_parser_without_ansi() -> TextKernel:
 
 
 def is_dayless(text: str) -> bool:
-    """Returns True if a text is a time without a day, to which Spark adds the current day."""
+    """Returns True if a text is a time without a day, for which Spark uses the current day."""
     trimmed = text.strip(BLANKS)
     if _TIME_ALONE.fullmatch(trimmed) is None or (trimmed[0] == "T" and text[0] != "T"):
         return False

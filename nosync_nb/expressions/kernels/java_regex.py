@@ -1,18 +1,18 @@
-"""Translates Java's regular expressions that Python can read in the same way.
+"""Translates Java's regular expressions to Python's, if both have the same meaning.
 
-A pattern is translated sign by sign. Signs with the same meaning are copied; `.`, `$` and named
-groups are rewritten. Any other sign, with a different or unknown meaning, is refused with its
-position; then the expression is left to Spark, whatever its rows are.
+A pattern is translated construct by construct. Constructs with the same meaning are copied; `.`,
+`$` and named groups are rewritten. Any other construct is refused with its position. Then the
+expression is left to Spark, regardless of its rows.
 
-Regular expressions that may take exponential time, such as `(a+)+$`, are detected before they run.
-A backtracking matcher tries every way to match a text. The number of ways is exponential if and
-only if some position of the pattern can be left and reached again in two ways with the same text. A
+Patterns that may take exponential time, such as `(a+)+$`, are detected before they run. A
+backtracking matcher tries every way to match a text. The number of ways is exponential if and only
+if some position of the pattern can be left and reached again in two ways with the same text. A
 position is a character of the pattern, and its followers are the characters that may come next
-(Glushkov's automaton); a follower that two repetitions give counts twice. Two ways appear as a
-cycle among pairs of positions that leads through a pair of equal positions and a pair of different
+(Glushkov's automaton). A follower that results from two repetitions counts twice. Two ways appear
+as a cycle among pairs of positions that contains a pair of equal positions and a pair of different
 ones.
 
-Patterns that refer to groups or have very many positions are not examined. They count as
+Patterns that refer to groups or have very many positions are not examined. They are considered
 exponential if a repetition is inside another one.
 """
 
@@ -29,16 +29,22 @@ from nosync_nb.expressions.kernels.kernel import NotProvedError
 _PLACES_MAX = 120
 _STEPS_MAX = 200_000
 _COPIES_MAX = 4
-"""A repetition with a higher count is examined as an unbounded one."""
+"""The greatest repetition count that is examined exactly; higher counts count as unbounded."""
 _ALPHABET = "".join(map(chr, range(128))) + "\x85\u2028\u2029\u00e9\u4e2d"
 
 
 class _TooManyError(Exception):
-    """The pattern is not examined."""
+    """The pattern is too large or too complex to be examined."""
 
 
 class _Part(NamedTuple):
-    """A part of a pattern: its first and last positions, and True if it may match nothing."""
+    """A part of a pattern.
+
+    Attributes:
+        first: the positions with which a match may begin.
+        last: the positions with which a match may end.
+        empty: True if the part may match the empty text.
+    """
 
     first: tuple[int, ...]
     last: tuple[int, ...]
@@ -50,7 +56,7 @@ _NOTHING = _Part((), (), True)
 
 @lru_cache(maxsize=1024)
 def may_explode(pattern: re.Pattern[str]) -> bool:
-    """Returns True if matching may take time exponential in the length of the text."""
+    """Returns True if the time of a match may be exponential in the length of the text."""
     tree = _parser.parse(pattern.pattern, pattern.flags)
     if not _has_nested_choice(tree, inside=False):
         return False
@@ -67,7 +73,7 @@ _REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
 
 
 def _inner(value: Any) -> Iterator[Any]:
-    """The patterns within the argument of an item."""
+    """Yields the subpatterns within the argument of an item."""
     if isinstance(value, _parser.SubPattern):
         yield value
     elif isinstance(value, list | tuple):
@@ -76,7 +82,7 @@ def _inner(value: Any) -> Iterator[Any]:
 
 
 def _has_nested_choice(tree: Any, *, inside: bool) -> bool:
-    """Returns True if a repetition contains another one, or alternatives."""
+    """Returns True if a repetition contains another repetition or alternatives."""
     for code, value in tree:
         name = str(code)
         repeats = name in _REPEATS and value[1] > 1
@@ -88,7 +94,7 @@ def _has_nested_choice(tree: Any, *, inside: bool) -> bool:
 
 
 class _Automaton:
-    """The positions of a pattern, their characters, and the counts of their followers."""
+    """The positions of a pattern, their characters, and how often each position follows another."""
 
     def __init__(self, alphabet: str, flags: int) -> None:
         self.alphabet = alphabet
@@ -97,7 +103,7 @@ class _Automaton:
         self.follows: list[dict[int, int]] = []
 
     def place(self, code: Any, value: Any) -> _Part:
-        """Adds a position that matches one character."""
+        """Adds a position that matches one character, and returns it as a part."""
         if len(self.sets) >= _PLACES_MAX:
             raise _TooManyError
         number = len(self.sets)
@@ -106,7 +112,7 @@ class _Automaton:
         return _Part((number,), (number,), False)
 
     def characters(self, code: Any, value: Any) -> int:
-        """Returns the characters of the alphabet that an item matches, as bits."""
+        """Returns the characters of the alphabet that an item matches, as a bit set."""
         item = _parser.SubPattern(_parser.State(), [(code, value)])
         matches = _compiler.compile(item, self.flags).fullmatch
         return sum(1 << bit for bit, letter in enumerate(self.alphabet) if matches(letter))
@@ -125,7 +131,7 @@ class _Automaton:
         return _Part(first, last, left.empty and right.empty)
 
     def part(self, tree: Any) -> _Part:
-        """Adds the positions of a pattern."""
+        """Adds the positions of a subpattern."""
         made = _NOTHING
         for code, value in tree:
             made = self.joined(made, self.item(str(code), code, value))
@@ -150,7 +156,7 @@ class _Automaton:
         return _NOTHING
 
     def repeated(self, least: int, most: int, tree: Any) -> _Part:
-        """Returns a part several times."""
+        """Adds the positions of a repetition."""
         if most > _COPIES_MAX:
             copy = self.part(tree)
             self.link(copy, copy)
@@ -162,7 +168,7 @@ class _Automaton:
         return part
 
     def is_ambiguous(self) -> bool:
-        """Returns True if a text leads from a position back to it in two ways."""
+        """Returns True if one text leads from a position back to it in two ways."""
         every = range(len(self.sets))
         for cycle in _cycles({place: list(self.follows[place]) for place in every}):
             inner = {
@@ -176,7 +182,7 @@ class _Automaton:
         return False
 
     def _meets_itself(self, inner: dict[int, list[int]]) -> bool:
-        """Returns True if two ways with one text lead from a position of a cycle back to it."""
+        """Returns True if one text leads from a position of a cycle back to it in two ways."""
         pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
         waiting = [(place, place) for place in inner]
         steps = 0
@@ -201,7 +207,10 @@ class _Automaton:
 
 
 def _cycles(follows: dict[Any, list[Any]]) -> list[set[Any]]:
-    """The strongly connected components with an edge inside (Tarjan's algorithm, iterative)."""
+    """Returns the strongly connected components with an inner edge, by Tarjan's algorithm.
+
+    The algorithm is iterative, so that large graphs need no deep stack.
+    """
     number: dict[Any, int] = {}
     low: dict[Any, int] = {}
     open_: list[Any] = []
@@ -234,7 +243,7 @@ def _cycles(follows: dict[Any, list[Any]]) -> list[set[Any]]:
 
 
 def _closed(open_: list[Any], within: set[Any], node: Any) -> set[Any]:
-    """Takes a finished component from the stack."""
+    """Removes a finished component from the stack, and returns it."""
     component = set()
     while node not in component:
         component.add(open_.pop())
@@ -253,11 +262,12 @@ _GROUPS = ("?:", "?=", "?!")
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Returns Java's pattern as Python's.
+    """Returns a Java pattern as a compiled Python pattern.
 
     Raises:
-        NotProvedError: if Python reads it in another way, or not at all; or if it might not end.
-            Nothing else runs in this process while Python matches a pattern, not even Ctrl-C.
+        NotProvedError: if the pattern has another meaning in Python or none, or if a match might
+            take exponential time. While Python matches a pattern, nothing else runs in this
+            process, not even the handler of Ctrl-C.
     """
     translated = _JavaReader(pattern).read()
     if may_explode(translated):
@@ -269,7 +279,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def may_be_empty(pattern: re.Pattern[str]) -> bool:
-    """Returns True if a translated pattern may match no character at all."""
+    """Returns True if a translated pattern may match the empty text."""
     text = pattern.pattern.replace(_END, "").replace("\\A", "")
     if "(?=" in text or "(?!" in text:
         return True
@@ -277,15 +287,13 @@ def may_be_empty(pattern: re.Pattern[str]) -> bool:
 
 
 class _JavaReader:
-    """Translates one pattern."""
-
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.at = 0
         self.parts: list[str] = []
-        self.opened: list[int] = []  # the parts at which open groups begin
+        self.opened: list[int] = []  # indexes of the parts that open the unclosed groups
         self.groups = 0
-        self.last: int | None = None  # the part to which a quantifier applies
+        self.last: int | None = None  # index of the part to which a quantifier would apply
 
     def read(self) -> re.Pattern[str]:
         flags = re.ASCII
@@ -351,7 +359,7 @@ class _JavaReader:
         return part
 
     def listed(self) -> str:
-        """A class of characters: letters, ranges and escapes, without classes inside."""
+        """Translates a class of letters, ranges and escapes, without nested classes."""
         self.at += 1
         parts = ["["]
         if self.pattern.startswith("^", self.at):
@@ -427,10 +435,10 @@ class _JavaReader:
 
 
 def replacement(text: str, groups: int) -> list[str | int]:
-    """Cuts Java's replacement into texts and numbers of groups.
+    """Splits Java's replacement into texts and the numbers of groups.
 
     Raises:
-        NotProvedError: if Java refuses it, or it names a group.
+        NotProvedError: if Java refuses the replacement, or if it refers to a group by name.
     """
     parts: list[str | int] = []
     at = 0

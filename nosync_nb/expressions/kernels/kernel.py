@@ -1,9 +1,10 @@
-"""Kernels: proved functions over values, without any handling of nulls.
+"""Kernels: proved functions over values that do not handle nulls.
 
-A kernel gets the values of its arguments, but not their null masks. A strict function is null where
-an argument is, and its result there is discarded.
+A kernel receives the values of its arguments, but not their null masks. A strict function is null
+where an argument is null, and the result of the kernel there is discarded.
 
-Text kernels run over vectors: row by row in small frames, by distinct rows in large ones.
+Text kernels run over vectors: row by row in small frames, and once for each distinct row in large
+ones.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Bounds = tuple[int, int]
 
 @dataclass(frozen=True)
 class Check:
-    """A reason to raise: `bad` returns the mask of its rows."""
+    """A reason to raise an error; `bad` returns the mask of the rows that raise it."""
 
     bad: Callable[..., Any]
     reason: str
@@ -41,19 +42,20 @@ class Check:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A strict function of fixed types: numpy in, numpy out.
+    """A strict function of fixed types, from numpy arrays to a numpy array.
 
     Attributes:
-        run: the values; called even on rows that are null, never on rows that `checks` refuse.
-        checks: in the order in which Spark checks.
-        bounds: result bounds from argument bounds, for integers that may overflow; then the first
-            check is about overflow alone and is skipped where bounds prove it needless.
+        run: computes the values; also for rows with nulls, but never for rows that fail `checks`.
+        checks: the checks, in Spark's order.
+        bounds: returns the bounds of the result for the bounds of integer arguments. If it is set,
+            the first check is for overflow only, and is skipped if the bounds exclude one.
         right_first: True if Spark evaluates the second argument before the first.
         floats: True if `run` may produce -0.0, NaN or a floating-point warning.
-        missing: a mask of the rows whose result is null though no argument is; the values of `run`
-            there are discarded.
-        beyond: a mask of the results that do not fit the type: they are refused, or null if
-            `lenient`.
+        missing: returns a mask of the rows whose result is null although no argument is null; the
+            values of `run` there are discarded.
+        beyond: returns a mask of the results that exceed the type. They raise an error, or become
+            null if `lenient` is true.
+        lenient: True if results that exceed the type become null.
     """
 
     run: Callable[..., Any]
@@ -67,19 +69,19 @@ class Kernel:
 
     @property
     def raises(self) -> bool:
-        """True if it may refuse a row."""
+        """True if the kernel may refuse a row."""
         return bool(self.checks) or (self.beyond is not None and not self.lenient)
 
 
 class NotProvedError(Exception):
-    """Only Spark can evaluate the expression, because no kernel is proved to give its result.
+    """Only Spark can evaluate the expression, because no kernel is proved to compute its result.
 
     The message names the part of the expression.
     """
 
 
 class InvalidError(Exception):
-    """A text kernel refuses a value; the message is the reason."""
+    """A text kernel refuses a value; the message states the reason."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,15 @@ class TextKernel:
     """A strict function with text among its arguments or as its result.
 
     Attributes:
-        row: one row, Python values in and out (decimals as whole numbers of their last place);
-            raises `InvalidError`.
-        large: Arrow arrays (text), numpy arrays (fixed types) and scalars (literals) in; an Arrow
-            or numpy array out. None: `row` on each distinct row.
+        row: computes the result of one row from Python values (decimals as unscaled integers);
+            raises `InvalidError` to refuse the row.
+        large: computes an Arrow or numpy array from Arrow arrays (text), numpy arrays (fixed types)
+            and scalars (literals). If it is None or returns None, `row` runs once for each distinct
+            row.
         raises: True if `row` may raise `InvalidError`.
         nullable: True if `row` may return None.
-        lenient: the function for `try_` calls; None: `row`, and null where that refuses.
-        eager: True if Spark evaluates every argument, also those after a null one.
+        lenient: the kernel for `try_` calls; `None` means `row`, with null for refused rows.
+        eager: True if Spark evaluates every argument, even after one that is null.
     """
 
     row: Callable[..., Any]
@@ -106,7 +109,7 @@ class TextKernel:
 
 
 def null_on_error(kernel: Kernel | TextKernel) -> Kernel | TextKernel:
-    """Returns the kernel that gives null where a kernel refuses a row."""
+    """Returns a kernel that returns null for each row that the given kernel refuses."""
     if isinstance(kernel, Kernel):
         return _tried_numbers(kernel) if kernel.raises else kernel
     if not kernel.raises:
@@ -138,7 +141,7 @@ def _tried_numbers(kernel: Kernel) -> Kernel:
 
 
 class RefusedRowError(Exception):
-    """A kernel refused row `row` of the frame it ran on."""
+    """A kernel refused a row; `row` is its index in the frame."""
 
     def __init__(self, reason: str, row: int) -> None:
         super().__init__(reason)
@@ -148,7 +151,7 @@ class RefusedRowError(Exception):
 def run_text(
     kernel: TextKernel, values: Sequence[Any], nulls: Array | None, frame: VectorFrame, type_: str
 ) -> Vector:
-    """Runs a kernel on the values of a frame.
+    """Runs a text kernel on the values of a frame.
 
     Raises:
         RefusedRowError: at the first row that the kernel refuses.
@@ -176,7 +179,7 @@ def _plain(value: Any) -> Any:
 def _run_literals(
     kernel: TextKernel, values: Sequence[Any], nulls: Array | None, frame: VectorFrame, type_: str
 ) -> Vector:
-    """The result for literals; without rows nothing is evaluated."""
+    """Returns the result if all arguments are literals; evaluates nothing if there are no rows."""
     alive = frame.n and (nulls is None or not nulls.all())
     if not alive:
         return no_nulls(type_, n=frame.n, small=frame.small)
@@ -216,14 +219,14 @@ def _small(
 
 
 def _filler(type_: str) -> Any:
-    """The value that is stored for null."""
+    """Returns the value that is stored where the result is null."""
     return 0 if type_ in FIXED or is_decimal(type_) else None
 
 
 def _without_nulls(
     results: list[Any], nulls: Array | None, filler: Any
 ) -> tuple[list[Any], Array | None]:
-    """Returns results with a filler for None, and their null mask."""
+    """Replaces each None by the filler, and adds it to the null mask."""
     if None not in results:
         return results, nulls
     gone = np.fromiter([result is None for result in results], np.bool_, len(results))
@@ -251,7 +254,7 @@ def _from_large(array: Any, nulls: Array | None, type_: str) -> Vector:
 
 
 def _nulled(array: pa.Array, nulls: Array | None) -> pa.Array:
-    """Returns an array that is null where a mask says so."""
+    """Returns an array that is null where the mask is true."""
     if nulls is None or array.null_count:
         return array
     places = buffers.arrow_from_numpy(np.arange(len(array)), nulls=nulls)
@@ -266,7 +269,7 @@ def _by_distinct(
     frame: VectorFrame,
     type_: str,
 ) -> Vector:
-    """Runs `row` on each distinct row whose arguments are not null."""
+    """Runs `row` once for each distinct row whose arguments are not null."""
     alive = None if nulls is None else np.flatnonzero(~nulls)
     codes, listed = _distinct([values[i] for i in places], alive)
     arguments = [_plain(value) for value in values]
@@ -297,10 +300,17 @@ def _each(
     listed: list[tuple[Any, ...]],
     filler: Any,
 ) -> tuple[list[Any], dict[int, str]]:
-    """The results of rows, inserted at their positions among the arguments, and refused rows."""
+    """Runs `row` on a list of rows.
+
+    Args:
+        arguments: all arguments; the values of a row are inserted at the positions `places`.
+
+    Returns:
+        the results, and the reason for each refused row, by its index.
+    """
     results: list[Any] = []
     refused: dict[int, str] = {}
-    if places == [0]:  # saves a list for each row: half the cost of cheap kernels
+    if places == [0]:  # builds no list for each row, which would double the cost
         row, rest = kernel.row, arguments[1:]
         try:
             return [row(value, *rest) for (value,) in listed], refused
@@ -318,7 +328,7 @@ def _each(
 
 
 def _distinct(columns: list[Any], alive: Array | None) -> tuple[Array, list[tuple[Any, ...]]]:
-    """Returns the number of each row's tuple among the distinct ones, and the distinct tuples."""
+    """Returns the index of each row among the distinct rows, and the distinct rows."""
     coded = [_coded(column, alive) for column in columns]
     if len(coded) == 1 and alive is None:
         codes, listed = coded[0]
@@ -332,7 +342,7 @@ def _distinct(columns: list[Any], alive: Array | None) -> tuple[Array, list[tupl
 
 
 def _coded(column: Any, alive: Array | None) -> tuple[Array, list[Any]]:
-    """Returns the index of each live row's value in a list of distinct ones."""
+    """Returns the index of each live row's value among the distinct values, and these values."""
     if isinstance(column, np.ndarray) and column.dtype.hasobject:
         some = column if alive is None else column[alive]
         distinct, codes = np.unique(some, return_inverse=True)

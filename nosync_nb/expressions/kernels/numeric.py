@@ -1,8 +1,8 @@
-"""Kernels of numbers: arithmetic as Spark does it in ANSI mode, rounding, comparison.
+"""Kernels of numbers: arithmetic in Spark's ANSI mode, rounding, comparison.
 
-Arithmetic over whole numbers is exact: int64 where no result can leave it, else Python's integers.
-Operands are arrays of int64 or of objects, or scalars. The bounds of the operands decide which of
-the two is computed, never the result, so nothing wraps.
+Arithmetic of integers is exact: in int64 where no result can exceed it, otherwise in Python's
+integers. Operands are arrays of int64 or of objects, or scalars. The choice depends on the bounds
+of the operands, not on the result, so nothing wraps around.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
 def _fits(low: int, high: int) -> bool:
-    return low > _LEAST and high <= _GREATEST  # excludes the least, which has no negative
+    return low > _LEAST and high <= _GREATEST  # not _LEAST, because its negative exceeds int64
 
 
 def _objects(values: Any) -> Any:
@@ -30,19 +30,19 @@ def _objects(values: Any) -> Any:
 
 
 def _is_plain(values: Any) -> bool:
-    """Returns True if values are in int64."""
+    """Returns True if the values are stored as int64."""
     return isinstance(values, np.ndarray | np.generic) and values.dtype == np.int64
 
 
 def narrow(values: Any) -> Any:
-    """Returns objects as int64 if all fit."""
+    """Converts an array of Python integers to int64 if all of them fit."""
     if not np.ndim(values) or not values.dtype.hasobject:
         return values
     return values.astype(np.int64) if not len(values) or _fits(*extent(values)) else values
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """`np.where`, also for single integers beyond 64 bits, which numpy does not accept."""
+    """`np.where`, also for scalars beyond 64 bits, which numpy does not accept."""
     chosen = np.where(condition, _single(a), _single(b))
     return chosen.item() if not chosen.ndim and chosen.dtype.hasobject else chosen
 
@@ -52,7 +52,7 @@ def _single(value: Any) -> Any:
 
 
 def plus(a: Any, b: Any) -> Any:
-    """`a + b`."""
+    """`a + b`, exact."""
     (a0, a1), (b0, b1) = extent(a), extent(b)
     if _is_plain(a) and _is_plain(b) and _fits(a0 + b0, a1 + b1):
         return a + b
@@ -60,7 +60,7 @@ def plus(a: Any, b: Any) -> Any:
 
 
 def minus(a: Any, b: Any) -> Any:
-    """`a - b`."""
+    """`a - b`, exact."""
     (a0, a1), (b0, b1) = extent(a), extent(b)
     if _is_plain(a) and _is_plain(b) and _fits(a0 - b1, a1 - b0):
         return a - b
@@ -68,7 +68,7 @@ def minus(a: Any, b: Any) -> Any:
 
 
 def times(a: Any, b: Any) -> Any:
-    """`a * b`."""
+    """`a * b`, exact."""
     corners = [x * y for x in extent(a) for y in extent(b)]
     if _is_plain(a) and _is_plain(b) and _fits(min(corners), max(corners)):
         return a * b
@@ -76,13 +76,13 @@ def times(a: Any, b: Any) -> Any:
 
 
 def as_int64(values: Any) -> Any:
-    """Returns integers as 64 bits, the width in which products are checked."""
+    """Converts integers to 64 bits, the width in which products are checked."""
     narrow = isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "i"
     return values.astype(np.int64) if narrow else values
 
 
 def raised(a: Any, places: int) -> Any:
-    """`a` times a power of ten."""
+    """Multiplies by a power of ten."""
     if not places:
         return a
     power = 10**places
@@ -90,22 +90,22 @@ def raised(a: Any, places: int) -> Any:
 
 
 def lowered(a: Any, places: int) -> Any:
-    """`a` divided by a power of ten, ties away from zero."""
+    """Divides by a power of ten, rounding ties away from zero."""
     return over(a, 10**places) if places else a
 
 
 def scaled(a: Any, places: int) -> Any:
-    """`a` with more places, or fewer."""
+    """Changes the number of decimal places by `places`; ties are rounded away from zero."""
     return raised(a, places) if places >= 0 else lowered(a, -places)
 
 
 def over(a: Any, b: Any) -> Any:
-    """`a / b`, ties away from zero; undefined where b is 0."""
+    """`a / b`, rounded to an integer with ties away from zero; undefined where `b` is 0."""
     return _signed(a, b, half_up=True)
 
 
 def truncated_quotient(a: Any, b: Any) -> Any:
-    """`a / b` truncated towards zero; undefined where b is 0."""
+    """`a / b`, truncated towards zero; undefined where `b` is 0."""
     return _signed(a, b, half_up=False)
 
 
@@ -115,7 +115,7 @@ def _signed(a: Any, b: Any, *, half_up: bool) -> Any:
         a, b = _plain(a), _plain(b)
     else:
         a, b = _objects(a), _objects(b)
-    size, unit = abs(a), abs(b)  # np.abs makes 64 bits of a Python int
+    size, unit = abs(a), abs(b)  # not np.abs, which would convert a Python int to 64 bits
     if not isinstance(unit, np.ndarray):
         unit = unit or 1
     elif not unit.all():
@@ -134,12 +134,12 @@ def _plain(values: Any) -> Any:
 
 
 def truncated_remainder(a: Any, b: Any) -> Any:
-    """`a % b` with the sign of a; undefined where b is 0."""
+    """`a % b` with the sign of `a`; undefined where `b` is 0."""
     return minus(a, times(truncated_quotient(a, b), b))
 
 
 def digits_kept(a: Any, digits: int, *, even: bool = False) -> Any:
-    """`a` rounded to a number of significant digits, ties away from zero or to even."""
+    """Rounds to a number of significant digits, ties away from zero or to even."""
     low, high = extent(a)
     if max(-low, high) < 10**digits:
         return a
@@ -165,7 +165,7 @@ def exceeds_digits(a: Any, digits: int) -> Any:
 
 
 def doubles(a: Any, places: int) -> Any:
-    """Returns the doubles nearest to whole numbers with `places` decimal places."""
+    """Returns the doubles nearest to decimals, given as unscaled values with `places` places."""
     power = 10**places
     low, high = extent(a)
     if places <= 22 and low >= -(2**53) and high <= 2**53:
@@ -176,7 +176,7 @@ def doubles(a: Any, places: int) -> Any:
 
 
 def singles(a: Any, places: int) -> Any:
-    """Returns the floats nearest to whole numbers with `places` decimal places, rounded once."""
+    """Returns the floats nearest to decimals, rounded only once; arguments as in `doubles`."""
     near = np.asarray(doubles(a, places))
     result = near.astype(np.float32)
     tie = (near.view(np.int64) & 0x1FFFFFFF) == 0x10000000
@@ -211,7 +211,7 @@ def limits(type_: str) -> Bounds:
 
 
 def extent(values: Any) -> Bounds:
-    """Returns the least and the greatest of some integers; (0, 0) for no integers."""
+    """Returns the least and the greatest of the integers; (0, 0) for an empty array."""
     if not np.ndim(values):
         return int(values), int(values)
     if len(values) <= 64:
@@ -221,13 +221,13 @@ def extent(values: Any) -> Bounds:
 
 
 def within(values: Any, limit: int) -> bool:
-    """Returns True if integers are within a limit on both sides of zero."""
+    """Returns True if no absolute value exceeds a limit."""
     least, greatest = extent(values)
     return -limit <= least and greatest <= limit
 
 
 def _wide_overflow(operation: Callable[..., Any], type_: str) -> Callable[..., Any]:
-    """Overflow of integers below 64 bits: computed in 64 bits and checked."""
+    """Returns the overflow check of integers below 64 bits, which computes in 64 bits."""
     least, greatest = limits(type_)
 
     def bad(*values: Any) -> Any:
@@ -298,18 +298,18 @@ def is_zero(a: Any, b: Any) -> Any:
 
 
 def divide(type_: str) -> Kernel:
-    """`/` of doubles."""
+    """`/` of doubles; the divisor is evaluated first."""
     return Kernel(np.divide, (Check(is_zero, BY_ZERO),), right_first=True, floats=True)
 
 
 def remainder(type_: str) -> Kernel:
-    """`%`: the sign of the dividend."""
+    """`%`; the result has the sign of the dividend."""
     check = Check(is_zero, REMAINDER_BY_ZERO)
     return Kernel(np.fmod, (check,), right_first=True, floats=type_ in FLOATS)
 
 
 def positive_remainder(type_: str) -> Kernel:
-    """`pmod` of integers, as Java computes it: in int at least, where `r + b` wraps."""
+    """`pmod` of integers as in Java: in at least 32 bits, where `r + b` may wrap around."""
     dtype = FIXED[type_]
     inner = np.dtype(np.int64 if type_ == "bigint" else np.int32)
 
@@ -331,13 +331,13 @@ def _truncated(a: Any, b: Any) -> Any:
 
 
 def integral_divide(type_: str) -> Kernel:
-    """`div`, of bigints: towards zero."""
+    """`div` of bigints, truncated towards zero."""
     checks = (Check(is_zero, BY_ZERO), Check(_div_overflow, OVERFLOW))
     return Kernel(_truncated, checks, right_first=True)
 
 
 def negate(type_: str) -> Kernel:
-    """Unary minus."""
+    """Unary minus, which overflows for the least integer."""
     if type_ in FLOATS:
         return Kernel(np.negative, floats=True)
     least = limits(type_)[0]
@@ -345,7 +345,7 @@ def negate(type_: str) -> Kernel:
 
 
 def absolute(type_: str) -> Kernel:
-    """`abs`."""
+    """`abs`, which overflows for the least integer."""
     if type_ in FLOATS:
         return Kernel(np.abs)
     least = limits(type_)[0]
@@ -362,7 +362,7 @@ def sign(type_: str) -> Kernel:
 
 
 def square_root(type_: str) -> Kernel:
-    """`sqrt` of a double; IEEE rounds it correctly everywhere."""
+    """`sqrt` of a double, which IEEE 754 rounds correctly on every machine."""
     return Kernel(np.sqrt, floats=True)
 
 
@@ -372,7 +372,7 @@ def is_nan(type_: str) -> Kernel:
 
 
 def to_whole(function: Any) -> Kernels:
-    """`floor` and `ceil` of a double: a bigint."""
+    """`floor` and `ceil` of a double; the result is a bigint."""
 
     def bad(a: Any) -> Any:
         return (a >= 2.0**63) | (a < -(2.0**63))
@@ -387,16 +387,16 @@ def to_whole(function: Any) -> Kernels:
 
 
 _EXACT = 1e14
-"""If the value has fewer units of the last kept place, a tie has at most 15 digits: see `rounder`.
-"""
+"""The limit of `abs(value) * 10**scale` up to which a tie has at most 15 digits; see `rounder`."""
 
 
 def rounder(scale: int) -> Kernel:
-    """`round(double, scale)`: half up of the shortest decimal text, as Java's BigDecimal does.
+    """`round(double, scale)`: rounds the shortest decimal text half up, as Java's BigDecimal does.
 
-    Let T be the tie above the candidate, the double nearest to (2f + 1) / (2 * 10^scale). Decimals
-    of at most 15 digits and doubles determine each other, so a value prints as the tie exactly if
-    it is T, and prints above or below it as it is above or below T. Longer ones are printed.
+    Let f be the value in units of the last place, rounded down, and T the double nearest to the tie
+    (2f + 1) / (2 * 10^scale). Decimals of at most 15 digits and doubles determine each other. So a
+    value prints as the tie exactly if it equals T. Its text is above or below the tie exactly if
+    the value is above or below T. Values with more digits are printed and rounded as text.
     """
     power = 10.0**scale
     unit = Decimal(1).scaleb(-scale)
@@ -424,42 +424,42 @@ def rounder(scale: int) -> Kernel:
 
 
 def equal(type_: str) -> Kernel:
-    """`=`; NaN equals NaN."""
+    """`=`; NaN equals NaN, unlike in numpy."""
     if type_ in FLOATS:
         return Kernel(lambda a, b: (a == b) | ((a != a) & (b != b)))
     return Kernel(np.equal)
 
 
 def not_equal(type_: str) -> Kernel:
-    """`<>`."""
+    """`<>`; NaN equals NaN, unlike in numpy."""
     if type_ in FLOATS:
         return Kernel(lambda a, b: (a != b) & ((a == a) | (b == b)))
     return Kernel(np.not_equal)
 
 
 def less(type_: str) -> Kernel:
-    """`<`; NaN is the greatest."""
+    """`<`; NaN is the greatest value."""
     if type_ in FLOATS:
         return Kernel(lambda a, b: ~(a >= b) & (a == a))
     return Kernel(np.less)
 
 
 def less_equal(type_: str) -> Kernel:
-    """`<=`."""
+    """`<=`; NaN is the greatest value, and equals NaN."""
     if type_ in FLOATS:
         return Kernel(lambda a, b: (a <= b) | (b != b))
     return Kernel(np.less_equal)
 
 
 def greater(type_: str) -> Kernel:
-    """`>`."""
+    """`>`; NaN is the greatest value."""
     if type_ in FLOATS:
         return Kernel(lambda a, b: ~(a <= b) & (b == b))
     return Kernel(np.greater)
 
 
 def greater_equal(type_: str) -> Kernel:
-    """`>=`."""
+    """`>=`; NaN is the greatest value, and equals NaN."""
     if type_ in FLOATS:
         return Kernel(lambda a, b: (a >= b) | (a != a))
     return Kernel(np.greater_equal)
@@ -481,12 +481,12 @@ BESIDE_NUMBER: dict[str, Callable[..., Any]] = {
     ">": _not_less_equal,
     ">=": _not_less,
 }
-"""The comparisons of floats with a numeric literal on the right, not NaN."""
+"""Comparisons of floats with a numeric literal on the right that is not NaN."""
 
 
 def choose_greater(type_: str) -> Callable[[Array, Array], Array]:
-    """`greatest` of two columns without nulls."""
-    return np.maximum  # for floats: NaN if either is
+    """`greatest` of two columns without nulls; NaN is the greatest value."""
+    return np.maximum  # NaN if either is NaN, because NaN is the greatest float
 
 
 def choose_less(type_: str) -> Callable[[Array, Array], Array]:

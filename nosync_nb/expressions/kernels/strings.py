@@ -1,7 +1,7 @@
-"""Kernels of text: code points, as Spark counts them for its binary collation.
+"""Kernels of text: code points, as Spark counts them in its binary collation.
 
-Case mapping follows Unicode 17, as Spark 4 does, on every Python. That includes the capital sigma
-at the end of a word, which has another small letter there.
+Conversion of case follows Unicode 17 on every version of Python, as in Spark 4. This includes the
+capital sigma, whose lower case is different at the end of a word.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _PAIRS = {
     0xA7DC: 0x19B,
 }
 _LOWER = _PAIRS | {c: c + gap for a, b, gap in _RANGES for c in range(a, b + 1)}
-"""Letters of Unicode 15 to 17 that Spark knows and older Pythons do not."""
+"""Letters of Unicode 15 to 17 that Spark supports and older versions of Python do not."""
 _UPPER = {small: capital for capital, small in _LOWER.items()}
 
 
 def _characters(ranges: str) -> str:
-    """The characters of ranges, written as hexadecimal code points."""
+    """Returns the characters of ranges, which are written as hexadecimal code points."""
     pairs = [part.split("-") for part in ranges.split()]
     return "".join(chr(c) for pair in pairs for c in range(int(pair[0], 16), int(pair[-1], 16) + 1))
 
@@ -56,8 +56,11 @@ _CLASSES = str.maketrans(
     _CASED + _IGNORED + "\u0295\U0001171e" + "\u0130",
     "a" * len(_CASED) + "." * len(_IGNORED) + "  " + "a",
 )
-"""Characters of Unicode 15 to 17, mapped to an ASCII character of their class: they have a case, or
-are ignored beside one. Two characters no longer are, and one letter becomes two in lower case."""
+"""Maps characters of Unicode 15 to 17 to an ASCII character of their class.
+
+Some have a case, and others are ignored next to a letter with a case. Two characters no longer
+belong to these classes, and one letter becomes two in lower case.
+"""
 _YOUNG = re.compile(f"[{_CASED}{_IGNORED}\u0295\U0001171e]")
 
 
@@ -75,12 +78,12 @@ def _lower(text: str) -> str:
 
 
 def title(letter: str) -> str:
-    """Returns a letter as it begins a word."""
+    """Returns a letter in the form in which it begins a word."""
     return letter.translate(_UPPER).title()
 
 
 def _if_ascii(function: Any) -> Callable[[Any], Any]:
-    """Returns a kernel for text that is all ASCII; None for other text."""
+    """Returns a function of an Arrow array that returns None if some text is not ASCII."""
 
     def large(array: Any) -> Any:
         plain = pc.all(pc.string_is_ascii(array), min_count=0).as_py()
@@ -100,7 +103,7 @@ rtrim = Text(lambda s: s.rstrip(" "), lambda a: pc.utf8_rtrim(a, characters=" ")
 
 
 def _literal_last(function: Any) -> Callable[..., Any]:
-    """Returns a kernel for an Arrow column and a literal; None for other shapes."""
+    """Returns a function of an Arrow array and a literal that returns None for other arguments."""
 
     def large(array: Any, pattern: Any) -> Any:
         if isinstance(array, pa.Array) and isinstance(pattern, str):
@@ -133,7 +136,7 @@ replace = Text(_replace, _replace_large)
 
 
 def _substring(text: str, start: int, length: int = 2**31 - 1) -> str:
-    """Positions count from 1 (0 means 1 too), negative ones from the end."""
+    """Returns a part of a text; positions count from 1 (0 means 1 as well), or from the end."""
     n = len(text)
     first = start - 1 if start > 0 else (n + start if start < 0 else 0)
     last = first + length
@@ -141,7 +144,7 @@ def _substring(text: str, start: int, length: int = 2**31 - 1) -> str:
 
 
 def _sliced(texts: Any, start: Any, length: Any = 2**31 - 1) -> Any:
-    """`substring` of a column from a literal position; None from the end, or for columns."""
+    """`substring` of a column; None unless the position is a literal that counts from the start."""
     if np.ndim(start) or np.ndim(length) or start < 0:
         return None
     first = max(int(start) - 1, 0)
@@ -154,7 +157,7 @@ right = Text(lambda s, n: s[-n:] if n > 0 else "")
 
 
 def _pad_with(text: str, width: int, pad: str) -> str | None:
-    """Returns the padding, None if the text must be cut instead."""
+    """Returns the padding; None if the text must be truncated instead."""
     missing = width - len(text)
     if missing <= 0:
         return None

@@ -1,12 +1,12 @@
-"""Vectors: the columns of kernels, values beside a null mask; frames: the rows that they span.
+"""Vectors, the inputs and results of kernels, and frames, the rows that vectors span.
 
-A vector's values are, for a fixed type, a numpy array of its dtype (any value where null); for a
-decimal, whole numbers of its last place (rows/decimals.py; any value where null); for text, bytes
-and nested types of small frames an object array (None where null), of large ones a `pa.Array` (null
-where null). A literal's values are one scalar, which numpy broadcasts to the rows.
+A vector has values and a null mask. For a fixed type, the values are a numpy array of its dtype.
+For a decimal, they are unscaled integers (rows/decimals.py). In both forms, the value of a null is
+arbitrary. Text, bytes and nested types are an object array (None for null) in small frames, and a
+`pa.Array` in large ones. A literal has a single scalar, which numpy broadcasts to the rows.
 
-Floats in vectors need not be canonical (-0.0 and any NaN occur in intermediate results);
-`to_column` makes them so. A frame never mixes the two forms of text.
+Floats in vectors need not be canonical: intermediate results may have -0.0 and any NaN. `to_column`
+makes them canonical. A frame never mixes the two forms of text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOTHING = np.int64(0)
 
 
 def no_nulls(type_: str, *, n: int, small: bool) -> Vector:
-    """Returns a vector of nulls."""
+    """Returns a vector in which every value is null."""
     nulls = np.ones(n, np.bool_)
     dtype = FIXED.get(type_)
     if dtype is not None:
@@ -44,7 +44,7 @@ def no_nulls(type_: str, *, n: int, small: bool) -> Vector:
 
 
 def spread_by_mask(values: Sequence[Any], type_: str) -> Array:
-    """Returns Python values of a small frame as vector values; null is None, or any value."""
+    """Converts Python values of a small frame to vector values; a null is None or any value."""
     dtype = FIXED.get(type_)
     if dtype is not None:
         return np.array(values, dtype)
@@ -52,14 +52,14 @@ def spread_by_mask(values: Sequence[Any], type_: str) -> Array:
 
 
 class Vector(NamedTuple):
-    """Values and their null mask (None: no nulls)."""
+    """Values and their null mask; `nulls` is None if no value is null."""
 
     values: Any
     nulls: Array | None
 
 
 class RowError(Exception):
-    """A value for which Spark raises, at a row of the root frame."""
+    """A value for which Spark raises an error, with its row in the root frame."""
 
     def __init__(self, reason: str, row: int) -> None:
         super().__init__(reason)
@@ -68,7 +68,7 @@ class RowError(Exception):
 
 
 class VectorFrame:
-    """Rows on which an expression is evaluated; vectors of columns are built at first use."""
+    """Rows on which an expression is evaluated; the vector of a column is built at first use."""
 
     def __init__(self, columns: Sequence[Column], types: Sequence[str], n: int) -> None:
         self.n = n
@@ -91,7 +91,7 @@ class VectorFrame:
         return vector
 
     def null_mask(self, i: int) -> Array | None:
-        """Returns the null mask of column `i`, also for types that have no vectors."""
+        """Returns the null mask of column `i`, even if its type has no vectors."""
         if self._types[i] in FIXED or self._types[i] in _TEXTS:
             return self.vector(i).nulls
         if self._parent is None or self._at is None:
@@ -109,7 +109,7 @@ class VectorFrame:
         return frame
 
     def fail(self, reason: str, row: int) -> RowError:
-        """Makes the error of a row of this frame."""
+        """Returns the error for a row of this frame."""
         frame = self
         while frame._parent is not None and frame._at is not None:
             row = int(frame._at[row])
@@ -117,12 +117,12 @@ class VectorFrame:
         return frame.raised(reason, row)
 
     def raised(self, reason: str, row: int) -> RowError:
-        """Makes the error of a row of a frame that is no part of another."""
+        """Returns the error for a row of a root frame."""
         return RowError(reason, row)
 
 
 def select_rows(vector: Vector, at: Array) -> Vector:
-    """Returns the vector's values at positions."""
+    """Returns the vector of the rows at the given positions."""
     nulls = None if vector.nulls is None else vector.nulls[at]
     values = vector.values
     if isinstance(values, pa.Array):
@@ -131,7 +131,7 @@ def select_rows(vector: Vector, at: Array) -> Vector:
 
 
 def load_column(column: Column, type_: str, *, small: bool) -> Vector:
-    """Returns the vector of a column in any of its physical forms."""
+    """Returns the vector of a column, which may have any physical form."""
     dtype = FIXED.get(type_)
     if dtype is None:
         if is_decimal(type_):
@@ -157,7 +157,7 @@ def _load_text(column: Column, type_: str, small: bool) -> Vector:
 
 
 def full_vector(vector: Vector, n: int, type_: str) -> Any:
-    """Returns the values as one array of `n`, also for a literal."""
+    """Returns the values as one array of `n` elements; a literal is repeated."""
     values = vector.values
     if isinstance(values, pa.Array):
         return values
@@ -171,7 +171,7 @@ def full_vector(vector: Vector, n: int, type_: str) -> Any:
 
 
 def to_column(vector: Vector, type_: str, n: int) -> Column:
-    """Returns the column of a vector, in its physical form; floats become canonical."""
+    """Returns the column of a vector in its physical form, with canonical floats."""
     dtype = FIXED.get(type_)
     nulls = vector.nulls
     if nulls is not None and not nulls.any():
@@ -206,7 +206,7 @@ def _text_column(vector: Vector, type_: str, n: int) -> Column:
 
 
 def canonical(values: Array) -> Array:
-    """Returns floats with 0.0 for -0.0 and one NaN; the same array if it is canonical already."""
+    """Replaces -0.0 by 0.0 and every NaN by one NaN; returns the same array if nothing changes."""
     if len(values) <= 64:
         listed = values.tolist()
         total = sum(listed)
@@ -220,16 +220,17 @@ def canonical(values: Array) -> Array:
 
 
 def merge_nulls(left: Array | None, right: Array | None) -> Array | None:
-    """Returns the union of two null masks."""
+    """Returns the null mask that is true where either mask is true."""
     if left is None:
         return right
     return left if right is None else left | right
 
 
 class _Quiet(threading.local):
-    """Runs functions with numpy's floating-point warnings off.
+    """Runs functions without numpy's floating-point warnings.
 
-    `np.errstate` costs 2 us at each entry; a context that has the state set once costs 0.1.
+    `np.errstate` costs 2 us at each entry. Running in a `contextvars` context in which the state is
+    already set costs 0.1 us.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""SQL text to a checked syntax tree."""
+"""Parses SQL text to syntax trees, and checks them."""

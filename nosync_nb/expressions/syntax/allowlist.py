@@ -1,13 +1,14 @@
 """The functions that an expression from a log may call: functions of Spark that only compute.
 
 A user's own cell may call any function of Spark, because its author sees it. A log runs again at
-every restart without supervision, and may come from elsewhere. So even under the user's own
-signature no expression of it calls functions that load classes, read files or run code (`reflect`,
-`java_method`, XPath, Avro and Protobuf with their schema files), nor a registered function: the
-stage waits for its cell.
+every restart without supervision, and may come from another machine. So its expressions must not
+call functions that load classes, read files or run code, even if the user signed the log. These are
+`reflect`, `java_method`, XPath, and Avro and Protobuf with their schema files. Registered functions
+are not allowed either: the stage waits until its cell runs.
 
 The list has the allowed functions, not the forbidden ones. It is compared with the calls in the
-parsed tree and, because Spark's grammar is not sqlglot's, with every word before a parenthesis.
+parsed tree. It is also compared with every word before a parenthesis, because the grammars of Spark
+and sqlglot differ.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ Sub TryCast Tuple Var Where WithinGroup Xor JSONExtract RegexpILike
 """
 
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-"""The functions that a log may call. It omits functions that load, read or run something, and
-unknown ones."""
+"""The functions that a log may call. Functions that load, read or run something are not in it, and
+unknown ones neither.
+"""
 
 _BEFORE_PAREN = FUNCTIONS | frozenset(_WORDS.split())
 _NODE_NAMES = frozenset(_NODES.split())
@@ -97,9 +99,9 @@ _SHOWN_MAX = 60
 
 @lru_cache(maxsize=4096)
 def disallowed_reason(sql: str) -> str | None:
-    """Returns why an expression from a log is not run, in words; None if it is.
+    """Returns the reason why an expression from a log must not run, in words; None if it may run.
 
-    Cost: some microseconds without unusual calls; else the text is parsed.
+    Cost: a few us without unusual calls; otherwise, the text is parsed.
     """
     if _is_plain(sql):
         return None
@@ -114,13 +116,13 @@ def calls_only_built_in(names: Iterable[str]) -> bool:
     """Returns True if all names before parentheses are functions of Spark that only compute.
 
     Args:
-        names: in lower case.
+        names: the names, in lower case.
     """
     return _BEFORE_PAREN.issuperset(names)
 
 
 def _is_plain(sql: str) -> bool:
-    """Returns True if each parenthesis, in strings too, follows an allowed name or an operator."""
+    """Returns True if each parenthesis follows an allowed name or an operator, even in strings."""
     if "(" not in sql and "{" not in sql:
         return True
     if "--" in sql or "/*" in sql or not _PLAIN.match(sql) or _QUERY.search(sql):
@@ -140,7 +142,7 @@ def _is_known(sql: str, at: int) -> bool:
 
 
 def _of_words(sql: str, words: tuple[Word, ...]) -> str | None:
-    """The reason why the words of an expression are not allowed in a log."""
+    """Returns the reason why a log must not contain the words of an expression; None if it may."""
     if ("--" in sql or "/*" in sql) and (
         "\r" in sql or "\\\n" in sql or sql.count("/*") + sql.count("--") > 1
     ):
@@ -156,7 +158,7 @@ def _of_words(sql: str, words: tuple[Word, ...]) -> str | None:
 
 
 def _of_tree(tree: exp.Expression) -> str | None:
-    """The reason why a tree is not allowed in a log."""
+    """Returns the reason why a log must not contain a syntax tree; None if it may."""
     for node in tree.walk():
         kind = type(node).__name__
         if kind not in _NODE_NAMES:

@@ -1,11 +1,11 @@
 """Resolves the columns of an expression and refuses forbidden parts, before it is compiled.
 
 Some functions of Spark depend on more than the values of one row. Some of these are forbidden in a
-row expression; others are marked because two evaluations differ.
+row expression. Others mark the expression as nondeterministic, because two evaluations may differ.
 
-`conjuncts` gives the operands of the `and`s of a predicate, as text. A filter keeps the rows for
-which its predicate is true, which are those for which each conjunct is true. So each may be
-evaluated in another place of the plan. The caller must know if one may be evaluated on other rows.
+`conjuncts` returns the operands of the `and`s of a predicate, as text. A filter keeps the rows for
+which every conjunct is true. So each conjunct may be evaluated in a different operator of the plan.
+The caller must check whether a conjunct may be evaluated on other rows.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ AGGREGATES = frozenset(_AGGREGATES.split())
 WINDOWS = frozenset(_WINDOWS.split())
 GENERATORS = frozenset(_GENERATORS.split())
 EXPLODING = frozenset(_EXPLODING.split())
-"""Generators that make rows of an array or a map."""
+"""Generators that expand an array or map to rows."""
 
 UNSTABLE = frozenset(_UNSTABLE.split())
-"""Functions whose value depends on more than their arguments."""
+"""Functions whose result depends on more than their arguments."""
 
 WITHOUT_PARENTHESES = frozenset(_WITHOUT_PARENTHESES.split())
 UNITS = frozenset(_UNITS.split())
@@ -60,18 +60,24 @@ TAKES_UNIT = frozenset(_TAKES_UNIT.split())
 
 
 class ExpressionFacts(NamedTuple):
-    """The positions of the columns, in order, and True if two evaluations must agree."""
+    """The facts of an expression that do not depend on its types.
+
+    Attributes:
+        columns: the positions of the columns that it reads, ascending.
+        deterministic: True if two evaluations must have the same result.
+        names: each column name of the text, in lower case, with its name in the schema.
+    """
 
     columns: tuple[int, ...]
     deterministic: bool
-    names: tuple[tuple[str, str], ...]  # as written, in lower case -> of the schema
+    names: tuple[tuple[str, str], ...]
 
 
 _UNSTABLE_NODES = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentUser, exp.SessionUser)
 
 
 def analyze(tree: exp.Expression, schema: Schema, text: str) -> ExpressionFacts:
-    """Resolves columns and refuses expressions that are not over one row.
+    """Resolves columns, and refuses expressions that are not over a single row.
 
     Raises:
         ExpressionError: for a missing column, and for aggregates, windows, subqueries and
@@ -107,7 +113,7 @@ def _called(node: Any) -> str:
 
 
 def _called_bare(tree: exp.Expression) -> bool:
-    """`unix_timestamp()` without arguments is the time of the clock."""
+    """Returns True if `unix_timestamp()`, which reads the clock, is called without arguments."""
     return any(
         _called(node) == "unix_timestamp" and not node.expressions
         for node in tree.find_all(exp.Anonymous)
@@ -115,7 +121,7 @@ def _called_bare(tree: exp.Expression) -> bool:
 
 
 def _is_variable(node: exp.Column) -> bool:
-    """Returns True if the name is a variable of an enclosing lambda; otherwise it is a column's."""
+    """Returns True if the name is a variable of an enclosing lambda, and not a column."""
     name, around = node.parts[0].name.lower(), node.find_ancestor(exp.Lambda)
     while around is not None:
         if name in (variable.name.lower() for variable in around.expressions):
@@ -125,7 +131,7 @@ def _is_variable(node: exp.Column) -> bool:
 
 
 def _is_unit(node: exp.Column) -> bool:
-    """`dateadd(DAY, 1, d)`: the first of three arguments is no column."""
+    """Returns True for a unit such as `DAY` in `dateadd(DAY, 1, d)`, which is not a column."""
     call = node.parent
     return (
         isinstance(call, exp.Anonymous)
@@ -151,7 +157,7 @@ def _place(name: str, schema: Schema, text: str) -> int:
 
 
 def unknown_column(name: str, schema: Schema, text: str) -> ExpressionError:
-    """Returns the error for a missing column, with the most similar existing one."""
+    """Returns the error for a missing column; its hint names the most similar existing column."""
     names = {own.lower(): own for own in reversed(schema.names)}
     near = difflib.get_close_matches(name.lower(), names, n=1)
     guess = f"did you mean {names[near[0]]!r}? " if near else ""
@@ -173,7 +179,7 @@ def _refuse(node: Any, text: str) -> None:
         hint = alone if called in EXPLODING else "use flat_map(function, schema)"
         _raise(text, f"{called} generates several rows", hint)
     in_words = isinstance(node, exp.Alias) and isinstance(node.parent, exp.Paren)
-    if in_words or isinstance(node, exp.Query | exp.Exists):  # Spark reads `(table t)` as one
+    if in_words or isinstance(node, exp.Query | exp.Exists):  # `(table t)` is a query in Spark
         _raise(text, "a subquery reads other rows", "use join(..., how='semi' or 'anti')")
     if isinstance(node, exp.Placeholder | exp.Parameter):
         _raise(text, "a parameter has no value here", "write the value, as in f'x > {value!r}'")
@@ -197,8 +203,8 @@ _CLOSING = {")", "]", "}", "END"}
 def conjuncts(sql: str) -> tuple[str, ...]:
     """Returns the conjuncts of a predicate: the texts between each top-level `and`.
 
-    Returns the whole predicate in doubtful cases, or if it has a comment: the texts between the
-    words are compared with the parser's result.
+    The texts are checked against the parser's result. Returns the whole predicate if they disagree,
+    or if it contains a comment.
     """
     parsed = parse(sql)
     if parsed.name is not None or "--" in sql or "/*" in sql:
@@ -227,7 +233,7 @@ def conjuncts(sql: str) -> tuple[str, ...]:
 
 
 def _operands(tree: exp.Expression) -> list[Any]:
-    """The operands of a chain of `and`."""
+    """Returns the operands of a chain of `and`."""
     waiting: list[Any] = [tree]
     operands: list[Any] = []
     while waiting:

@@ -1,16 +1,16 @@
 """Parses Spark SQL text to a syntax tree: one expression, perhaps with an alias.
 
-sqlglot parses the text without knowing functions: every call stays as it was written, so that its
-meaning is looked up in our table or left to Spark, never rewritten. `agrees_with_spark` detects
-text that sqlglot parses with another precedence than Spark; that is left to Spark too.
+sqlglot parses the text without knowing functions. Every call stays as it is written, so that it is
+looked up in our table or left to Spark, and never rewritten. `agrees_with_spark` detects text that
+sqlglot parses with another precedence than Spark; such text is left to Spark too.
 
-Strings are read as Spark's lexer does: escapes, raw strings, doubled quotes, adjacent strings.
-sqlglot reads escapes in its own way. So strings with escapes are replaced in the text by marks
-before it is parsed, and the marks get their values in the tree.
+Strings have the meaning of Spark's lexer: escapes, raw strings, doubled quotes, adjacent strings.
+sqlglot treats escapes differently. So strings with escapes are replaced by markers before the text
+is parsed, and the markers are replaced by the values of the strings in the tree.
 
-The nesting of an expression does not depend on the caller's stack. Parsing and compiling follow the
-nesting of a text, some ten frames a step. Without the guard a stage that was accepted from a
-shallow stack could not be opened from a deep one.
+The accepted nesting depth does not depend on the caller's stack. Parsing and compiling are
+recursive, with about ten frames for each level. Without `with_recursion_room`, a stage that was
+accepted on a shallow stack could not be opened on a deep one.
 
 An order is parsed as well: `"x desc, y nulls last"`, as after ORDER BY in Spark SQL.
 """
@@ -37,10 +37,10 @@ _T = TypeVar("_T")
 
 
 def with_recursion_room(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Returns a function of a text that runs on a stack of its own if the caller's is too short.
+    """Returns a function of a text that runs on a separate stack if the caller's is too short.
 
     Raises:
-        ExpressionError: if the text is nested too deeply for that as well.
+        ExpressionError: if the text is nested too deeply even for the separate stack.
     """
 
     @wraps(function)
@@ -79,10 +79,10 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def value_of(source: str) -> str:
-    """Returns the value of a string in quotes, perhaps with an `r` before them.
+    """Returns the value of a quoted string, which may have the prefix `r`.
 
     Raises:
-        ValueError: if an escape names no character.
+        ValueError: if an escape does not name a character.
     """
     raw = source[0] in "rR"
     quote = source[1] if raw else source[0]
@@ -95,9 +95,9 @@ def value_of(source: str) -> str:
 
 
 def is_special(source: str) -> bool:
-    """Returns True if the value of a string in quotes differs from the text between them.
+    """Returns True if the value of a quoted string differs from the text between the quotes.
 
-    Bytes, as in `X'1F'`, are no string.
+    Bytes, as in `X'1F'`, are not strings.
     """
     if source[0] in "xX":
         return False
@@ -105,10 +105,10 @@ def is_special(source: str) -> bool:
 
 
 def marked(sql: str, strings: Sequence[tuple[int, int]]) -> tuple[str, list[str]]:
-    """Returns the text with a mark for each special string, and the values of these.
+    """Replaces each special string by a marker; returns the text, and the values of the strings.
 
     Args:
-        strings: the positions of the strings in the text.
+        strings: the start and end of each string in the text.
     """
     pieces: list[str] = []
     values: list[str] = []
@@ -124,7 +124,7 @@ def marked(sql: str, strings: Sequence[tuple[int, int]]) -> tuple[str, list[str]
 
 
 def _join_adjacent(sql: str, strings: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Strings of one quote without space between them are one, with the quote inside."""
+    """Joins adjacent strings with the same quote, because they are one string with that quote."""
     joined: list[tuple[int, int]] = []
     for start, stop in strings:
         touches = joined and joined[-1][1] == start and sql[start] == sql[start - 1]
@@ -136,7 +136,7 @@ def _join_adjacent(sql: str, strings: Sequence[tuple[int, int]]) -> list[tuple[i
 
 
 def restore(tree: exp.Select, values: Sequence[str]) -> None:
-    """Replaces the marks by the values of their strings."""
+    """Replaces the markers in a tree by the values of their strings."""
     for node in tree.find_all(exp.Literal):
         match = _MARKED.fullmatch(node.this) if node.is_string else None
         if match is not None and int(match[1]) < len(values):
@@ -151,13 +151,13 @@ _KEYWORDS = {
     "SUBSTR": ("FROM", "FOR"),
     "SUBSTRING": ("FROM", "FOR"),
 }
-"""Functions whose arguments are separated by commas or these keywords."""
+"""Functions whose arguments may be separated by these keywords instead of commas."""
 _SIDES = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*\Z")
 
 
 class _Parser(SparkParser):
-    """Spark's grammar without functions, except those with a syntax of their own."""
+    """Spark's grammar without functions, except those with a special syntax."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
@@ -167,14 +167,15 @@ class _Parser(SparkParser):
     }
 
     ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
-    """Empty: `array(a, b)[0]` is an element of a call, which would be lost."""
+    """Empty, because sqlglot would lose the index of `array(a, b)[0]`, an element of a call."""
 
-    # sqlglot's own parsers of these functions drop arguments and accept forms that Spark refuses.
+    # sqlglot's parsers of these functions are not used, because they drop arguments and accept
+    # forms that Spark refuses.
 
     def separated(self, name: str) -> exp.Expression:
-        """Parses the arguments of a function of `_KEYWORDS`."""
+        """Parses the arguments of a function with keywords as separators (`_KEYWORDS`)."""
         arguments = [self._parse_bitwise()]
-        mixed = name.startswith("SUBSTR")  # substring(text from 1, 2) too
+        mixed = name.startswith("SUBSTR")  # because Spark accepts substring(text from 1, 2)
         for keyword in _KEYWORDS[name]:
             if not (self._match_text_seq(keyword) or (mixed and self._match(TokenType.COMMA))):
                 break
@@ -184,7 +185,7 @@ class _Parser(SparkParser):
         return self._called(name.lower(), arguments)
 
     def trimmed(self) -> exp.Expression:
-        """Parses the arguments of `trim`, which are in the order of `trim(characters, text)`."""
+        """Parses the arguments of `trim`; their order becomes that of `trim(characters, text)`."""
         side = self._match_texts(_SIDES) and self._prev.text.upper()
         arguments = [] if side and self._match(TokenType.FROM) else [self._parse_bitwise()]
         if not arguments or self._match(TokenType.FROM):
@@ -203,11 +204,11 @@ class _Parser(SparkParser):
         return self.expression(exp.Extract(this=part, expression=self._parse_bitwise()))
 
     def _called(self, name: str, arguments: list[Any]) -> exp.Expression:
-        given = [each for each in arguments if each is not None]  # none in substring()
+        given = [each for each in arguments if each is not None]  # None for an empty list
         return self.expression(exp.Anonymous(this=name, expressions=given))
 
     def _parse_term(self, parse_mod: bool = True) -> Any:
-        """Also parses `a >>> b`, which comes as `>>` and an adjacent third sign."""
+        """Parses `a >>> b` too, whose tokens are `>>` and an adjacent third `>`."""
         sign, before = self._curr, self._prev
         touches = sign and before and sign.start == before.end + 1
         if touches and sign.token_type == before.token_type == TokenType.GT:
@@ -217,29 +218,42 @@ class _Parser(SparkParser):
 
 
 class Unsigned(exp.Unary):
-    """The right side of `>>>`, which is `>>` with this operand."""
+    """The right operand of `>>>`, which is parsed as `>>` with this operand."""
 
 
 class _Dialect(Spark):
-    """Spark's tokens with that grammar."""
+    """The tokens of Spark with the grammar of `_Parser`."""
 
     Parser = _Parser
 
 
 class Word(NamedTuple):
-    """A token: its text, its position in the source, and its kind."""
+    """A token of the text.
+
+    Attributes:
+        text: the token; a name in backticks without them.
+        start, end: its position in the text.
+        kind: "string", "name" (in backticks), "word", "number" or "sign".
+    """
 
     text: str
     start: int
     end: int
-    kind: str  # "string", "name" (in backticks), "word", "number" or "sign"
+    kind: str
 
 
 class Parsed(NamedTuple):
-    """One expression."""
+    """One parsed expression.
 
-    sql: str  # without the alias
-    name: str | None  # the alias
+    Attributes:
+        sql: the text without the alias.
+        name: the alias; None without one.
+        tree: the syntax tree.
+        words: the tokens.
+    """
+
+    sql: str
+    name: str | None
     tree: exp.Expression
     words: tuple[Word, ...]
 
@@ -250,7 +264,7 @@ def parse(sql: str) -> Parsed:
     """Parses one expression.
 
     Raises:
-        ExpressionError: if the text is no expression; names the position.
+        ExpressionError: if the text is not one expression; the message has the position.
     """
     words = tokens(sql)
     text, values = _touching(sql, words), list[str]()
@@ -287,10 +301,10 @@ def parse(sql: str) -> Parsed:
 
 
 def tokens(sql: str) -> tuple[Word, ...]:
-    """Cuts the text into words.
+    """Splits a text into tokens.
 
     Raises:
-        ExpressionError: if a string or a comment does not end.
+        ExpressionError: if a string or a comment is not closed.
     """
     try:
         parts = _Dialect().tokenize(sql)
@@ -302,7 +316,7 @@ def tokens(sql: str) -> tuple[Word, ...]:
     for token in parts:
         source = sql[token.start : token.end + 1]
         if words and words[-1].start == token.start:
-            continue  # a number with a suffix comes as three tokens
+            continue  # sqlglot splits a number with a suffix into three tokens
         if source[0] == "`":
             kind, text = "name", token.text
         elif source[-1] in "'\"":
@@ -316,7 +330,7 @@ def tokens(sql: str) -> tuple[Word, ...]:
 
 
 def _touching(sql: str, words: tuple[Word, ...]) -> str:
-    """Moves the X of `X '1010'` to its string; all other words keep their position."""
+    """Joins the X of `X '1010'` to its string; all other tokens keep their position."""
     for mark, string in pairwise(words):
         gap = sql[mark.end : string.start]
         if mark.text in ("x", "X") and string.kind == "string" and gap.isspace():
@@ -325,7 +339,7 @@ def _touching(sql: str, words: tuple[Word, ...]) -> str:
 
 
 def _has_quotes(words: tuple[Word, ...]) -> bool:
-    """Returns True if strings are adjacent, which is how a quote is written inside one."""
+    """Returns True if two strings are adjacent, which means a quote inside one string."""
     return any(a.end == b.start and a.kind == b.kind == "string" for a, b in pairwise(words))
 
 
@@ -338,7 +352,7 @@ def _failure(sql: str, what: str, hint: str) -> ExpressionError:
 
 
 def _unreadable(sql: str, error: ParseError) -> ExpressionError:
-    """The error with the position where sqlglot stopped, in the user's text."""
+    """Returns the error with the position in the user's text at which sqlglot stopped."""
     first = error.errors[0] if error.errors else {}
     seen, line = str(first.get("highlight") or ""), int(first.get("line") or 1)
     end = int(first.get("col") or 0) - (len(_PREFIX) if line == 1 else 0)
@@ -359,11 +373,11 @@ _SPELLINGS = {"==": "=", "!=": "<>", "!": "not"}
 
 
 def canonical(words: tuple[Word, ...], names: dict[str, str]) -> str:
-    """Returns a text that is equal for expressions that differ in space, comments and case only.
+    """Returns a text that is equal for expressions that differ only in space, comments and case.
 
     Args:
-        words: the expression.
-        names: column names as written, in lower case, to the names of the schema.
+        words: the tokens of the expression.
+        names: the names of columns in the schema, by their spelling in lower case.
     """
     texts = []
     for i, word in enumerate(words):
@@ -411,8 +425,10 @@ _LEVELS: dict[type[exp.Expression], int] = {
     exp.Neg: 12,
     exp.BitwiseNot: 12,
 }
-"""The precedence of operators in Spark's grammar; `like`, `in`, `between`, `is` bind looser than
-`=`."""
+"""The precedence of operators in Spark's grammar.
+
+`like`, `in`, `between` and `is` bind less tightly than `=`.
+"""
 
 
 def agrees_with_spark(tree: exp.Expression) -> bool:
@@ -438,7 +454,10 @@ def _grouped(node: Any) -> bool:
 
 
 def _negated(node: exp.Not) -> bool:
-    """`x not in (..)` and `x is not null` come as Not(In), Not(Is): their operand counts."""
+    """Returns True if the operand of a `not` binds tightly enough.
+
+    `x not in (..)` and `x is not null` are parsed as Not(In) and Not(Is).
+    """
     return _LEVELS.get(type(node.this), 13) >= 3
 
 
@@ -450,9 +469,14 @@ def _operands(node: exp.Expression) -> Iterator[tuple[str, exp.Expression]]:
 
 
 class OrderTerm(NamedTuple):
-    """One expression of an order, and its direction.
+    """One expression of an order.
 
-    Without other words nulls come first, and last if descending, as in Spark.
+    By default nulls are first, or last in descending order, as in Spark.
+
+    Attributes:
+        sql: the expression.
+        descending: True for `desc`.
+        nulls_first: True if nulls are first.
     """
 
     sql: str
@@ -461,10 +485,10 @@ class OrderTerm(NamedTuple):
 
 
 def parse_order(text: str) -> list[OrderTerm]:
-    """Cuts an order at its commas and reads the words after each expression.
+    """Splits an order at its commas, and parses the words after each expression.
 
     Raises:
-        ExpressionError: if a term is empty or no expression, or a string does not end.
+        ExpressionError: if a term is empty or not an expression, or if a string is not closed.
     """
     if not isinstance(text, str):
         raise ExpressionError(f"by={text!r} is not a string", hint="write by='delay desc, name'")
@@ -472,16 +496,16 @@ def parse_order(text: str) -> list[OrderTerm]:
 
 
 def parse_list(text: str) -> list[str]:
-    """Cuts a list of expressions at its commas: `"a, cast(b as int) AS c"`.
+    """Splits a list of expressions at its commas: `"a, cast(b as int) AS c"`.
 
     Raises:
-        ExpressionError: if a string does not end.
+        ExpressionError: if a string is not closed.
     """
     return [text[words[0].start : words[-1].end] if words else "" for words in _terms(text)]
 
 
 def _terms(text: str) -> list[list[Word]]:
-    """The words between the commas outside of parentheses."""
+    """Returns the tokens between the commas that are outside of parentheses."""
     terms: list[list[Word]] = [[]]
     depth = 0
     for word in tokens(text):
@@ -494,7 +518,7 @@ def _terms(text: str) -> list[list[Word]]:
 
 
 def _term(text: str, words: list[Word]) -> OrderTerm:
-    """Reads `expression [asc | desc] [nulls first | nulls last]`."""
+    """Parses `expression [asc | desc] [nulls first | nulls last]`."""
     keywords = [word.text.lower() if word.kind == "word" else "" for word in words]
     nulls_first = None
     if keywords[-2:] in (["nulls", "first"], ["nulls", "last"]):

@@ -1,5 +1,5 @@
-"""Aggregates: groups as slots that add up, and value indexes where they do not.
+"""Aggregates of groups: additive slots, and value indexes for aggregates that are not additive.
 
-`plan` chooses the slots, value indexes and winners that the aggregates of a stage need; `aggregate`
-is the kernel.
+`plan` chooses the slots, value indexes and winners for the aggregates of a stage. `aggregate` is
+the kernel.
 """

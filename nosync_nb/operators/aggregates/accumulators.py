@@ -1,21 +1,22 @@
-"""Accumulators: aggregates as integers that add up, so that a retraction is exact.
+"""Accumulators: aggregates as additive integers, so that a retraction is exact.
 
-Every aggregate of a group is computed from **slots**, int64 numbers that are sums over the rows of
-the group of (contribution x diff). A slot is stored as a row (key, slot) whose *diff* is the
-number. Merging batches adds them, as it adds any diffs, and a number that returns to 0 vanishes.
+Every aggregate of a group is computed from **slots**. A slot is an int64 number: the sum of
+contribution x diff over the rows of the group. It is stored as a row (key, slot) whose *diff* is
+the number. Merging batches adds these numbers, as it adds any diffs, and removes zeros.
 
-- slot 0 counts rows; `count(x)` counts rows where x is not null.
-- integers and decimals are cut into 32-bit limbs, so sums are exact and an overflow of the final
-  value is detected, whatever the intermediate sums were.
-- doubles are cut into bins of 30 bits by exponent; the sum is exact and rounded once, when it is
-  read. Infinities and NaN are counted separately. Squares of doubles are cut in the same way.
-- integers are also cut into bits: the number of values with each bit gives the bitwise and, or, xor
-  of all.
+- Slot 0 counts the rows; `count(x)` counts the rows in which x is not null.
+- Integers and decimals are split into 32-bit limbs. So sums are exact, and only an overflow of the
+  final value is an error, whatever the intermediate sums were.
+- Doubles are split into bins of 30 bits by exponent. The sum is exact, and is rounded once, when it
+  is read. Infinities and NaN are counted separately. Squares of doubles are split in the same way.
+- For bitwise aggregates, integers are split into bits. The number of values with each bit set
+  determines the bitwise and, or, xor of all values.
 
-This module cuts the values; results.py reads the slots.
+This module splits the values; results.py reads the slots.
 
-Cost: a slot or two per group and sum of integers, up to 100 per sum of doubles (as many as there
-are exponents in the group), 150 more for squares, a slot for each bit.
+Cost: one to four slots for each sum of integers or decimals of a group; up to 100 for a sum of
+doubles, depending on the range of exponents in the group; up to 150 more for squares; one slot for
+each bit.
 Source: exact summation by exponent bins, as in Demmel and Nguyen, ARITH 2013.
 """
 
@@ -51,29 +52,29 @@ INF, MINUS_INF, NAN = 90, 91, 92
 LOWEST_CUBE, LOWEST_FOURTH, LOWEST_PRODUCT = 3390, 4510, 2260
 SLOTS = {"count": 1, "sum": 100, "doubles": 100, "squares": 150, "bits": 64}
 SLOTS |= {"cubes": 230, "fourths": 300, "products": 160, "doubles 2": 100, "squares 2": 150}
-"""How many slots a kind of contribution may use; `2` are those of a second argument."""
+"""The maximum number of slots of each kind of contribution; `2` marks the second argument."""
 _HALF_BITS = 27
 TOGETHER = 4096
-"""The maximum number of values that are added up for all slots at once: with more, their bound
-would leave 64 bits."""
+"""The maximum number of stored rows that are summed for all slots at once. With more rows the bound
+on the sums would exceed 64 bits, and `add_at` would become slow."""
 _SHORT = frozenset(("tinyint", "smallint", "int", *YEAR_MONTHS))
 
 Parts = dict[int, tuple[Ints, Ints]]
-"""Slot offset -> (row numbers, contributions)."""
+"""The row numbers and the contributions of these rows, by offset of the slot."""
 
 
 def limbs(type_: str) -> int:
-    """Returns how many 32-bit limbs a sum over columns of this type uses."""
+    """Returns the number of 32-bit limbs of a sum over columns of a type."""
     if type_ in _SHORT:
         return 1
     return 2 if type_ == "bigint" or type_ in DAY_TIMES else 4
 
 
 def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
-    """Cuts the non-null values of a column into contributions.
+    """Splits the values of a column without nulls into contributions.
 
     Args:
-        kind: of `SLOTS`; variances are of doubles, whatever the type is, as in Spark.
+        kind: a key of `SLOTS`. Variances convert values of any type to doubles, as in Spark.
         n: the number of values.
     """
     if kind == "bits":
@@ -96,7 +97,7 @@ def contributions(kind: str, column: Column, type_: str, n: int) -> Parts:
 
 
 def pair_contributions(kind: str, first: Column, second: Column) -> Parts:
-    """Cuts two columns without nulls, as doubles, into contributions of their rows."""
+    """Converts two columns without nulls to doubles, and splits them into contributions."""
     if kind != "products":
         column = second if kind.endswith(" 2") else first
         return contributions(kind.removesuffix(" 2"), column, "double", len(column))
@@ -108,14 +109,14 @@ def pair_contributions(kind: str, first: Column, second: Column) -> Parts:
 
 
 def numbers_of(column: Column, dtype: Any) -> Any:
-    """Returns a null-free column as a numpy array of numbers."""
+    """Converts a column without nulls to a numpy array of numbers."""
     if isinstance(column, pa.Array):
         column = buffers.values_of(column)
     return column.astype(dtype)
 
 
 def _limbs(numbers: Wholes, n: int) -> Parts:
-    """Cuts whole numbers of up to 128 bits; the limbs of a value do not depend on other values."""
+    """Splits integers of up to 128 bits into limbs, each value independently of the others."""
     every = np.arange(n)
     if numbers.dtype.hasobject:
         cut = [(numbers >> (LIMB_BITS * limb)) & _LIMB for limb in range(3)]
@@ -130,7 +131,7 @@ def _limbs(numbers: Wholes, n: int) -> Parts:
 
 
 def _bits(values: Ints, type_: str) -> Parts:
-    """One contribution for each bit that a value has."""
+    """Returns a contribution of 1 for each bit that is set in a value."""
     result = {}
     for bit in range(8 * FIXED[type_].itemsize):
         index = ((values >> bit) & 1).nonzero()[0]
@@ -140,7 +141,7 @@ def _bits(values: Ints, type_: str) -> Parts:
 
 
 def _bins(values: npt.NDArray[np.float64]) -> Parts:
-    """Cuts doubles into 30-bit chunks by exponent."""
+    """Splits doubles into 30-bit chunks by exponent, and counts infinities and NaN."""
     result: Parts = {}
     finite = np.isfinite(values)
     if not finite.all():
@@ -156,7 +157,7 @@ def _bins(values: npt.NDArray[np.float64]) -> Parts:
 
 
 def bins_of(value: float) -> list[tuple[int, int]]:
-    """Returns the slots and the contributions of one double, as `contributions` cuts many."""
+    """Returns the slots and contributions of one double, equal to those of `contributions`."""
     if not math.isfinite(value):
         return [(NAN if math.isnan(value) else INF if value > 0 else MINUS_INF, 1)]
     mantissa, exponent = math.frexp(value)
@@ -172,7 +173,10 @@ def bins_of(value: float) -> list[tuple[int, int]]:
 
 
 def _squares(values: npt.NDArray[np.float64]) -> Parts:
-    """Cuts squares of finite doubles into 30-bit chunks; the slots of the sum count the others."""
+    """Splits the squares of finite doubles into 30-bit chunks.
+
+    Infinities and NaN are counted in the slots of the sum.
+    """
     result: Parts = {}
     numbers = np.isfinite(values).nonzero()[0]
     whole, exponent = _whole_and_exponent(values[numbers])
@@ -187,14 +191,17 @@ def _squares(values: npt.NDArray[np.float64]) -> Parts:
 
 
 def _powers(values: npt.NDArray[np.float64], power: int, lowest: int) -> Parts:
-    """Cuts powers of finite doubles into 30-bit chunks; the slots of the sum count the others."""
+    """Splits powers of finite doubles into 30-bit chunks.
+
+    Infinities and NaN are counted in the slots of the sum.
+    """
     numbers = np.isfinite(values).nonzero()[0]
     whole, exponent = _whole_and_exponent(values[numbers])
     return _cut_into_bins(numbers, [w**power for w in whole.tolist()], power * exponent + lowest)
 
 
 def _cut_into_bins(numbers: Ints, wholes: list[int], lowest: Ints) -> Parts:
-    """Cuts whole * 2**lowest, of integers of any width, into chunks of bins."""
+    """Splits whole * 2**lowest, for integers of any width, into the chunks of bins."""
     by_bin: dict[int, tuple[list[int], list[int]]] = {}
     for number, whole, low in zip(numbers.tolist(), wholes, lowest.tolist(), strict=True):
         place, shift = divmod(low, BIN_BITS)
@@ -209,13 +216,13 @@ def _cut_into_bins(numbers: Ints, wholes: list[int], lowest: Ints) -> Parts:
 
 
 def _whole_and_exponent(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Finite doubles as whole * 2**exponent, whole of 53 bits."""
+    """Returns integers of 53 bits and exponents: each finite double is whole * 2**exponent."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) - 53
 
 
 def thirds(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
-    """Returns the bin of each finite double, and its parts in that bin and the next two, by row."""
+    """Returns the bin of each finite double, and its three parts from this bin on, one per row."""
     whole, exponent = _whole_and_exponent(values)
     place, chunks = _thirds(np.abs(whole), exponent + LOWEST)
     chunks *= np.sign(whole)
@@ -223,7 +230,7 @@ def thirds(values: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
 
 
 def _thirds(whole: Ints, lowest: Ints) -> tuple[Ints, Ints]:
-    """Numbers of up to 60 bits, times 2**lowest, in the form of `thirds`."""
+    """Returns the same as `thirds` for numbers of up to 60 bits, multiplied by 2**lowest."""
     place, shift = np.divmod(lowest, BIN_BITS)
     chunks = np.empty((3, len(whole)), np.int64)
     high = whole >> (BIN_BITS - shift)
@@ -234,7 +241,7 @@ def _thirds(whole: Ints, lowest: Ints) -> tuple[Ints, Ints]:
 
 
 def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) -> None:
-    """Adds sign * whole * 2**lowest, in chunks of bins, to `result`; whole has up to 60 bits."""
+    """Adds the chunks of sign * whole * 2**lowest to `result`; whole has up to 60 bits."""
     place, chunks = _thirds(whole, lowest)
     for offset, chunk in enumerate(chunks):
         used = chunk.nonzero()[0]
@@ -256,7 +263,12 @@ def _chunk(result: Parts, numbers: Ints, sign: Ints, whole: Ints, lowest: Ints) 
 def stored(
     trace: Trace, khash: Hashes, keys: Sequence[Column], step: Step, *, alone: bool
 ) -> Slots:
-    """Returns the numbers of groups in the accumulator trace; `alone`: it has slot 0 only."""
+    """Returns the numbers of groups in the accumulator trace, by slot.
+
+    Args:
+        khash, keys: the keys of the groups, and their hashes.
+        alone: True if the trace has only slot 0.
+    """
     n = len(khash)
     if alone:
         matches = trace.lookup(khash, keys, ())
@@ -284,7 +296,7 @@ def stored(
 def _sums_by_position(
     place: Index, numbers: npt.NDArray[np.int64], n: int
 ) -> npt.NDArray[np.int64]:
-    """`n` sums of the numbers with the same position."""
+    """Returns, for each position below `n`, the sum of the numbers at that position."""
     added = np.zeros(n, np.int64)
     add_at(added, place, numbers)
     return added

@@ -1,13 +1,13 @@
 """group_by.agg: SQL aggregates of groups, maintained by accumulators and value indexes.
 
-A group whose accumulated row count is 0 disappears; grouping by nothing gives one row that always
-exists. For each group that an epoch touches the previous row is retracted and the new row is
-inserted, unless they are equal.
+A group whose accumulated row count is 0 disappears; grouping by no columns returns one row, which
+always exists. For each group that an epoch touches, the previous row is retracted and the new row
+is inserted, unless both are equal.
 
 The contributions of changed values are accumulated in the slots of their groups. Many values are
-cut in blocks: the intermediate arrays of a block fit into the cache, and reuse the same memory. In
-one piece they would have twenty times the size of the values, and most of the time would go into
-allocating and clearing memory.
+processed in blocks, because the intermediate arrays of a block fit into the processor's cache and
+reuse the same memory. Without blocks they would have twenty times the size of the values, and most
+of the time would be spent on allocating and clearing memory.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ AT_ONCE = 1 << 16
 """The number of values in a block."""
 
 FEW = 16
-"""Up to this many doubles are cut faster one by one."""
+"""The maximum number of doubles that are processed faster one by one."""
 
 BINS_MAX = 1 << 18
-"""The maximum number of bins of groups that are summed at once."""
+"""The maximum number of bins, of all groups together, that are summed in one array."""
 
 _SUM = {"count", "sum"}
 
 
 class FeedValues(NamedTuple):
-    """The values of a feed, without nulls, and the type of the first of its columns."""
+    """The values of a feed, without nulls, and the type of its first column."""
 
     feed: SlotFeed
     columns: Sequence[Column]
@@ -96,9 +96,10 @@ class FeedValues(NamedTuple):
 def all_contributions(
     given: Sequence[FeedValues], diff: Ints, number: Ints, groups_count: int
 ) -> Slots:
-    """Returns the result of `feed_contributions` for each of several feeds of the same rows.
+    """Returns the contributions of several feeds of the same rows; see `feed_contributions`.
 
-    Sums of doubles are cut together, because calls cost more than values for some hundred rows.
+    Sums of doubles are processed together, because for a few hundred rows the numpy calls cost more
+    than the work on the values.
     """
     plain: list[FeedValues] = []
     others: list[FeedValues] = []
@@ -116,10 +117,11 @@ def all_contributions(
 
 
 def feed_contributions(given: FeedValues, diff: Ints, number: Ints, groups_count: int) -> Slots:
-    """Returns the contributions of the values, by slot and group, except the row counts.
+    """Returns the contributions of the values, by slot and group, except the counts of values.
 
     Args:
-        number: the group of each value.
+        diff: the diff of each value.
+        number: the number of the group of each value.
 
     Raises:
         CountError: if a sum of a group does not fit into 64 bits.
@@ -140,7 +142,7 @@ def feed_contributions(given: FeedValues, diff: Ints, number: Ints, groups_count
                 if slot not in total:
                     total[slot] = np.zeros(groups_count, np.int64)
                 total[slot][low:high] = sums(total[slot][low:high], numbers)
-    except CountError:  # a partial sum overflows: the whole sum may fit
+    except CountError:  # a partial sum overflows, but the whole sum may fit
         return _added(given, diff, number, groups_count)
     return total
 
@@ -174,7 +176,10 @@ def _added(given: FeedValues, diff: Ints, number: Ints, groups_count: int) -> Sl
 def _sums_of_doubles(
     given: Sequence[FeedValues], diff: Ints, number: Ints, groups_count: int
 ) -> Slots | None:
-    """Sums of columns of doubles; None if they are not finite, or their exponents far apart."""
+    """Returns the contributions of sums of doubles.
+
+    Returns None if a value is not finite, or if the exponents are far apart.
+    """
     width = len(given)
     values = np.concatenate([numbers_of(each.columns[0], np.float64) for each in given])
     if not np.isfinite(values).all():
@@ -198,7 +203,7 @@ def _sums_of_doubles(
 
 
 def _few_doubles(column: Column, diff: Ints, number: Ints, groups_count: int) -> Slots:
-    """The same of few doubles, each cut by itself."""
+    """Returns the contributions of a few doubles, processed one by one, by offset of the slot."""
     sums_of: dict[int, list[int]] = {}
     values = buffers.values_of(column) if isinstance(column, pa.Array) else column
     each = zip(values.tolist(), diff.tolist(), number.tolist(), strict=True)
@@ -214,21 +219,23 @@ def _few_doubles(column: Column, diff: Ints, number: Ints, groups_count: int) ->
 
 
 Looks = dict[tuple[int, object], Column]
-"""(value index, kernel) -> results before and after, for every group."""
+"""The results from value indexes, before and after the epoch, by number of the own trace and kernel
+of the call."""
 
 _TOGETHER = 1 << 12
-"""The maximum number of groups whose slots are summed in one array. Larger arrays would be copied
-once too often, and the call for each slot costs little then."""
+"""The maximum number of groups whose slots are summed in one array. With more groups the additional
+copy costs more than one numpy call for each slot."""
 
 
 class Aggregate(Operator):
-    """Aggregates by key.
+    """Computes aggregates by key.
 
     Args:
-        schema: the input.
-        keys: positions of the key columns.
-        calls: the aggregate calls; `outputs`: expressions over keys and call results, which have
-            the schema `inner`.
+        schema: the schema of the input.
+        keys: the positions of the key columns.
+        calls: the aggregate calls.
+        outputs: expressions over the keys and the results of the calls.
+        inner: the schema of the keys and the results of the calls.
     """
 
     name = "agg"
@@ -309,7 +316,7 @@ class Aggregate(Operator):
         return Groups(np.zeros(0, np.int64), one, [])
 
     def _contributions(self, arguments: list[Column], updates: Updates, groups: Groups) -> Slots:
-        """The change of each slot of each group."""
+        """Returns the change of each slot, for each group."""
         order, starts = groups.order, groups.starts
         changes: Slots = {}
         if not len(order):
@@ -338,7 +345,10 @@ class Aggregate(Operator):
         return changes | all_contributions(whole, diff, number, len(starts))
 
     def _index_results(self, groups: Groups, changes: Slots, step: Step) -> Looks:
-        """The results from the value indexes, before and after, and contributions to `changes`."""
+        """Returns the results from the value indexes, before and after the epoch.
+
+        Also adds the contributions of value indexes to `changes`.
+        """
         counted: dict[int, npt.NDArray[np.int64]] = {}
         for number in {*(f.held for f in self.by_presence), *self.winners}:
             batch = step.emitted[number]
@@ -362,7 +372,11 @@ class Aggregate(Operator):
         changes: Slots,
         step: Step,
     ) -> None:
-        """Adds the values that appear in or disappear from a value index to `changes`."""
+        """Adds to `changes` the contributions of values that appear or disappear.
+
+        Args:
+            before: the previous counts of the changed rows of the value index.
+        """
         batch = step.emitted[feed.held]
         assert batch is not None
         diff = appeared_values(before, batch)
@@ -379,7 +393,7 @@ class Aggregate(Operator):
             changes |= feed_contributions(given, diff, number, len(count))
 
     def _accumulated(self, groups: Groups, changes: Slots) -> Batch | None:
-        """The change of the accumulator trace: a row (key, slot) with the number as its diff."""
+        """Returns the change of the accumulator trace: rows (key, slot) with numbers as diffs."""
         numbers = np.concatenate([*changes.values()])
         at = numbers.nonzero()[0]
         if not len(at):
@@ -389,7 +403,7 @@ class Aggregate(Operator):
         owner = at - (np.arange(len(slots)) * n).repeat(used)
         columns = [*(rows.take(key, owner) for key in groups.keys), slots.repeat(used)]
         change = Updates(columns, numbers[at])
-        if groups.values is not None:  # few distinct rows: they can be sorted later
+        if groups.values is not None:  # a few distinct rows, which can be sorted later
             return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, change.diff)
         khash = groups.khash[owner]
         if len(slots) == 1:
@@ -403,7 +417,7 @@ class Aggregate(Operator):
         diff: npt.NDArray[np.int64],
         number: int,
     ) -> Batch | None:
-        """The change of a value index, without rows whose required values are null."""
+        """Returns the change of a value index, without rows that have a null required value."""
         updates = Updates([*keys, *values], diff)
         keep = None
         for value in values[: self.held[number - 1].required]:
@@ -415,7 +429,7 @@ class Aggregate(Operator):
         return arrange(self.state[number], updates) if updates else None
 
     def _stored(self, groups: Groups, step: Step) -> Slots:
-        """The numbers of groups before this epoch."""
+        """Returns the numbers of groups before this epoch, by slot."""
 
         def read_slots(index: Index | None) -> Slots:
             khash, keys = groups.khash, groups.keys
@@ -427,7 +441,11 @@ class Aggregate(Operator):
         return read_slots(None) if step.memo is None else step.memo.stored(groups, read_slots)
 
     def _output(self, groups: Groups, changes: Slots, looks: Looks, step: Step) -> Updates | None:
-        """Retracts the previous rows and inserts the new ones."""
+        """Returns the change of the output: retracts previous rows and inserts new ones.
+
+        Args:
+            looks: the results from value indexes.
+        """
         n = len(groups)
         before = self._stored(groups, step)
         slots = _before_and_after(before, changes, n)
@@ -459,7 +477,7 @@ class Aggregate(Operator):
         return self._difference(groups, keys, there, place, values, n)
 
     def _result(self, plan: CallPlan, slots: Slots, looks: Looks, n: int, stage: str) -> Column:
-        """The column of one aggregate call for `n` groups."""
+        """Returns the results of one aggregate call for `n` groups."""
         if plan.held >= 0:
             return looks[plan.held, plan.call.kernel]
         type_ = "" if plan.argument < 0 else self.arguments[plan.argument].type
@@ -474,10 +492,13 @@ class Aggregate(Operator):
         values: list[Column],
         n: int,
     ) -> Updates | None:
-        """The previous rows with -1 and the new ones with +1, without those that are equal.
+        """Returns the previous rows with diff -1 and the new ones with 1, without equal rows.
 
         Args:
-            keys: those of the previous rows, then of the new ones.
+            keys: the keys of the previous rows, followed by those of the new rows.
+            there: a mask of the groups that exist before the epoch, followed by one for after it.
+            place: the positions of these groups in `values`; None if all groups exist.
+            values: the output columns after the keys.
         """
         if place is None:
             changed = self._differing_groups(values, n)
@@ -505,7 +526,7 @@ class Aggregate(Operator):
         return Updates([*keys, *(rows.take(v, index) for v in values)], diff)
 
     def _differing_groups(self, values: list[Column], n: int) -> npt.NDArray[np.bool_]:
-        """A mask of the groups whose previous row, one of the first `n`, differs from the new."""
+        """Returns a mask of the groups whose previous row (0 to n - 1) differs from the new row."""
         changed = None
         for column, output in zip(values, self.outputs, strict=True):
             same = rows.equal(rows.slice_(column, 0, n), rows.slice_(column, n, 2 * n), output.type)
@@ -514,7 +535,7 @@ class Aggregate(Operator):
 
 
 def _before_and_after(before: Slots, changes: Slots, n: int) -> Slots:
-    """The numbers of `n` groups before an epoch, followed by those after it."""
+    """Returns, by slot, the numbers of `n` groups before an epoch, followed by those after it."""
     every = {**before, **changes}
     if n > _TOGETHER:
         none = np.zeros(n, np.int64)
@@ -531,14 +552,14 @@ def _before_and_after(before: Slots, changes: Slots, n: int) -> Slots:
 
 
 def _union(masks: Iterable[npt.NDArray[np.bool_] | None]) -> npt.NDArray[np.bool_] | None:
-    """The union of masks; None if none is true anywhere."""
+    """Returns the union of masks; None if there is no mask."""
     some = [mask for mask in masks if mask is not None]
     return reduce(or_, some) if some else None
 
 
 @lru_cache(maxsize=128)
 def _signs(n: int) -> npt.NDArray[np.int64]:
-    """-1 for each of `n` rows, then +1 for each."""
+    """Returns -1 for each of `n` retracted rows, followed by 1 for each inserted row."""
     signs = np.repeat(np.array([-1, 1]), n)
     signs.setflags(write=False)
     return signs
@@ -559,7 +580,7 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
 def _adapt_aggregate(
     part: DefinitionPart, inputs: Sequence[RemainingColumns], types: Types | None
 ) -> AdaptedPart:
-    """Requires its keys and the columns of its aggregates."""
+    """Requires the key columns and the columns of all aggregates."""
     keys = inputs[0].moved(part.params["keys"])
     try:
         calls = _aggregation(part, types).calls
@@ -571,7 +592,7 @@ def _adapt_aggregate(
 
 
 def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequence[Places]:
-    """Its keys and the columns of all its aggregates: a sum that is not requested may overflow."""
+    """Returns the columns of keys and aggregates, because an unrequested sum may overflow too."""
     arguments = (each for call in _aggregation(part, types).calls for each in call.arguments)
     return [frozenset(part.params["keys"]).union(*(each.columns for each in arguments))]
 

@@ -1,17 +1,18 @@
 """The least and the greatest rows of a group, from a trace ordered by value inside each key.
 
-The next winner after a retraction is at the head of its group, so a lookup costs O(layers x k)
-rows, also in a group of a million. k grows only while rows cancel, or while order codes do not
-distinguish values: text whose first 8 bytes are equal, equal orders of min_by.
+After a retraction, the next winner is at the beginning or end of its group. So a lookup costs
+O(layers x k) rows, even in a group of a million rows. k grows only while rows cancel, or while
+values share an order code.
 
-To find the least among a million rows of one code means to read them all: text whose first 8 bytes
-are equal, wide decimals and the equal orders of min_by share a 64-bit code. There the winner itself
-is stored in a trace of its own, one row for each group. An insertion is compared with it, and the
-group is read only when the winner itself is removed.
+Different values may share a 64-bit order code: texts with the same first 8 bytes, wide decimals, or
+the rows of min_by with equal order. To find the least of a million such rows, all of them must be
+read. Therefore the winners of such aggregates are stored in a separate trace, one row for each
+group. An insertion is compared with the winner, and the group is read only if the winner is
+removed.
 
 An aggregate of distinct values depends on the presence of a value, not on its count. The value
-index has the values with their counts. The count before an epoch tells, for each value that the
-epoch changes, if the value appears (+1), disappears (-1) or neither. These transitions feed slots
+index stores the values with their counts. From the count of a changed value before the epoch
+follows if the value appears (+1), disappears (-1) or neither. These transitions contribute to slots
 as rows do.
 """
 
@@ -44,17 +45,17 @@ from nosync_nb.trace.batch import (
 
 
 def appeared_values(before: Index, batch: Batch) -> Index:
-    """Returns for each row of a batch 1 if the row appears, -1 if it disappears, else 0.
+    """Returns for each row of a batch 1 if the row appears, -1 if it disappears, and 0 otherwise.
 
     Args:
-        before: the count of each row before.
+        before: the previous count of each row.
     """
     change: Index = (before + batch.diff > 0).astype(np.int64) - (before > 0)
     return change
 
 
 def groups_of_values(groups: Groups, batch: Batch, key_types: Sequence[str]) -> Index:
-    """Returns the number of the group of each row of a batch whose first columns are the keys."""
+    """Returns the group number of each row of a batch, whose first columns are the keys."""
     place: Index = groups.khash.searchsorted(batch.khash)
     pending = np.arange(len(batch))
     while len(pending):  # one iteration, except for different keys with equal hashes
@@ -73,15 +74,15 @@ _FIRST_LOOK = 4
 def extreme(
     trace: Trace, khash: Hashes, keys: Sequence[Column], greatest: bool, step: Step
 ) -> tuple[npt.NDArray[np.bool_], list[Column]]:
-    """Returns the least (or greatest) values with positive count of each key.
+    """Returns the least or greatest row of each group, among the rows with a positive count.
 
     Args:
-        trace: rows (key..., value...), layout with `order` on the first value, which is not null;
-            further values decide where the first ones are equal.
-        khash, keys: the groups to look up.
+        trace: the value index, with rows (key..., value...). Its layout orders by the first value,
+            which is not null; further values decide between equal first values.
+        khash, keys: the keys of the groups, and their hashes.
 
     Returns:
-        which groups have a value, and the values (of the groups that have one, in order).
+        a mask of the groups that have a row, and the values of these groups, in order.
     """
     n = len(khash)
     own = len(keys)
@@ -117,7 +118,11 @@ def _winners(
     diff: npt.NDArray[np.int64],
     greatest: bool,
 ) -> Index:
-    """The first row of each probe whose equal rows add up to a positive count."""
+    """Returns the position of the extreme row of each group, after equal rows are added up.
+
+    Args:
+        probe: the number of the group of each row.
+    """
     if not len(probe):
         return probe
     if len(probe) <= FEW_ROWS and len(types) == 1 and types[0] in PLAIN_TYPES:
@@ -146,7 +151,7 @@ def _winners(
 
 
 def _few_winners(probe: list[int], values: list[Any], diff: list[int], greatest: bool) -> Index:
-    """The same for few rows of one value that Python orders as Spark does."""
+    """Returns the same as `_winners` for a few rows of one value, compared in Python."""
     counts: dict[tuple[int, Any], int] = {}
     places: dict[tuple[int, Any], int] = {}
     for place, (number, value, count) in enumerate(zip(probe, values, diff, strict=True)):
@@ -163,19 +168,19 @@ def _few_winners(probe: list[int], values: list[Any], diff: list[int], greatest:
 
 
 class GroupWinners(NamedTuple):
-    """The groups that have a winner, and the values of those, in order."""
+    """A mask of the groups that have a winner, and the values of these winners, in order."""
 
     has: npt.NDArray[np.bool_]
     values: list[Column]
 
     def values_of(self, group: Index) -> list[Column]:
-        """Returns the values of some groups that have a winner."""
+        """Returns the winners of some groups, all of which must have one."""
         place = self.has.cumsum()[group] - 1
         return [rows.take(value, place) for value in self.values]
 
 
 def retained_winners(trace: Trace, groups: Groups, step: Step) -> GroupWinners:
-    """Returns the winners that a trace of rows (key..., value...) stores."""
+    """Returns the winners of groups from the trace of winners, with rows (key..., value...)."""
     n, first = len(groups.khash), len(groups.keys)
     types = trace.layout.types[first:]
     has = np.zeros(n, bool)
@@ -204,8 +209,10 @@ def next_winners(
     """Returns the winners after a change.
 
     Args:
-        batch: the change of the ordered trace; `there`: which of its rows exist after it.
-        after: the ordered trace with the change.
+        before: the winners before the change.
+        batch: the change of the value index.
+        there: a mask of the rows of `batch` that exist after the change.
+        after: the value index with the change.
     """
     first = len(groups.keys)
     types = after.layout.types[first:]
@@ -235,7 +242,7 @@ def next_winners(
 def winners_change(
     layout: Layout, groups: Groups, before: GroupWinners, after: GroupWinners
 ) -> Batch | None:
-    """Returns the change of the trace that stores winners."""
+    """Returns the change of the trace of winners; None if no winner changes."""
     parts = []
     for winners, diff in ((before, -1), (after, 1)):
         index = winners.has.nonzero()[0]
@@ -252,7 +259,7 @@ def _lost_winners(
     owner: Index,
     types: tuple[str, ...],
 ) -> npt.NDArray[np.bool_]:
-    """A mask of the groups whose winner no longer exists."""
+    """Returns a mask of the groups whose winner no longer exists."""
     lost = np.zeros(len(before.has), bool)
     gone = (~there & before.has[owner]).nonzero()[0]
     if len(gone):
@@ -265,7 +272,7 @@ def _lost_winners(
 
 
 def _best_rows(group: Index, values: list[Column], types: tuple[str, ...], greatest: bool) -> Index:
-    """The row of the least (or greatest) values of each group."""
+    """Returns for each group the position of its least or greatest row."""
     if not len(group):
         return group
     order = rows.sort_indices([group, *values], ("bigint", *types))

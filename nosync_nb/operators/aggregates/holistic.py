@@ -1,17 +1,17 @@
 """Holistic aggregates: percentiles, the most frequent value, concatenated texts, products.
 
-A kernel gets all current values of a group, in canonical order or in one that the call names, each
-with its count. The history of a group never shows in the result.
+A kernel receives all current values of a group with their counts, in canonical order or in the
+order of the call. The result depends only on these, and not on the history of the group.
 
-Cost: a group is read whenever one of its values changes, O(n log n) of its distinct values. A hot
-group of millions of different numbers is better served by aggregates that add up.
+Cost: O(n log n) for the n distinct values of a group, whenever one of them changes. For a group of
+millions of different numbers that changes often, additive aggregates are the better choice.
 
-The module also has the other results that are read from a value index: extremes and lists. Spark
-leaves the order of the arrays of collect_list and collect_set open. Here they are ordered by value
-and contain no null, so that equal groups have equal arrays.
+The module also computes the other results of value indexes: extremes and lists. Spark does not
+define the order of the arrays of collect_list and collect_set. Here they are ordered by value and
+contain no null, so that equal groups have equal arrays.
 
-Cost: an array is rebuilt from all values of its group whenever one of them changes. That is the
-size of the result, which is written as well; a hot group is better served by other aggregates.
+Cost: an array is rebuilt from all values of its group whenever one of them changes. This is
+proportional to the size of the result, which is written as well.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ Counts: TypeAlias = Sequence[int]
 def holistic_results(
     trace: Trace, khash: Hashes, keys: Sequence[Column], call: AggregateCall, step: Step
 ) -> Column:
-    """Returns the result for each key, null where it has no values.
+    """Returns the result of a call for each key; null for a key without values.
 
     Args:
-        trace: rows (key..., argument...).
+        trace: the value index, with rows (key..., argument...).
+        khash, keys: the keys and their hashes.
     """
     n, own = len(khash), len(keys)
     types = trace.layout.types[own:]
@@ -82,7 +83,7 @@ def holistic_results(
 
 
 def _python(column: Column, type_: str) -> list[Any]:
-    """The values as Python objects; the kernels here read only text, bytes and numbers."""
+    """Returns the values as Python objects; None for types that the kernels here do not read."""
     if type_ in ("string", "binary", *INTEGERS, *FLOATS) or type_.startswith("decimal"):
         return rows.to_pylist(column, type_)
     return [None] * len(column)
@@ -95,7 +96,7 @@ def _values_of_group(
     starts: Any,
     call: AggregateCall,
 ) -> Column:
-    """Results that are values of the group, taken by their positions."""
+    """Returns results that are values of the group, taken at the positions of a kernel."""
     places: list[int] = []
     times: list[int] = []
     for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False):
@@ -112,7 +113,7 @@ def _values_of_group(
 
 
 def _arrays(values: Column, times: list[int], call: AggregateCall) -> Column:
-    """One array for each group, null where it has no values."""
+    """Returns one array of `times[i]` values for each group i; null for a group without values."""
     offsets = np.zeros(len(times) + 1, np.int32)
     np.cumsum(times, out=offsets[1:])
     mask = pa.array([not some for some in times])
@@ -122,7 +123,7 @@ def _arrays(values: Column, times: list[int], call: AggregateCall) -> Column:
 
 
 def _most_frequent(counts: Counts, descending: bool) -> list[int]:
-    """The position of the most frequent value, of equal ones the first, or last if descending."""
+    """Returns the position of the most frequent value; of several, the first (descending: last)."""
     most = max(counts)
     if not descending:
         return [counts.index(most)]
@@ -130,13 +131,13 @@ def _most_frequent(counts: Counts, descending: bool) -> list[int]:
 
 
 def _at_shares(counts: Counts, shares: Sequence[float], several: bool) -> list[int]:
-    """The positions of the values at or before which the given shares of all values are."""
+    """Returns for each share the position of the first value that covers it in the group."""
     ends = list(accumulate(counts))
     return [_position_of(ends, max(math.ceil(share * ends[-1]), 1)) for share in shares]
 
 
 def _position_of(ends: Sequence[int], number: int) -> int:
-    """The position of the value with a number, counted from 1."""
+    """Returns the position of the value with a rank from 1, given the cumulated counts."""
     return int(np.searchsorted(ends, number))
 
 
@@ -148,7 +149,7 @@ def _percentile(
     shares: Sequence[float],
     several: bool,
 ) -> Any:
-    """Percentiles as doubles: between two values, or at the first one that covers the share."""
+    """Returns percentiles: interpolated between two values, or the first that covers the share."""
     if len(values[0]) > 1:
         counts = _weighed(values, counts)
         values = [v for v, c in zip(values, counts, strict=True) if c]
@@ -191,12 +192,12 @@ def _at(numbers: Sequence[float], ends: Sequence[int], share: float) -> float:
 
 
 def _joined(values: Values, counts: Counts, separator: Any, places: Any) -> Any:
-    """The texts, or bytes, one after the other."""
+    """Concatenates the texts or byte strings with a separator."""
     return separator.join([v[0] for v, c in zip(values, counts, strict=True) for _ in range(c)])
 
 
 def _product(values: Values, counts: Counts) -> float:
-    """The product of doubles, rounded once; infinities and NaN follow IEEE 754."""
+    """Returns the product of doubles, rounded once; infinities and NaN follow IEEE 754."""
     numbers = [float(v[0]) for v in values]
     if not all(map(math.isfinite, numbers)):
         if 0.0 in numbers or any(map(math.isnan, numbers)):
@@ -216,14 +217,14 @@ def _product(values: Values, counts: Counts) -> float:
 
 
 def _multiplied(numbers: list[int]) -> int:
-    """A product by halves, so that the factors have similar widths."""
+    """Multiplies pairwise, which is faster because the factors then have similar widths."""
     while len(numbers) > 1:
         numbers = [math.prod(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
     return numbers[0]
 
 
 def _scaled(whole: int, exponent: int) -> float:
-    """A double: whole * 2**exponent of a whole number of 65 bits, rounded once."""
+    """Returns whole * 2**exponent, rounded once, for an integer of up to 65 bits."""
     if exponent < -2000:
         return 0.0
     if exponent > 1100:
@@ -241,15 +242,17 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "product": _product,
 }
 WHOLES = frozenset((*_PICKS, *_KERNELS))
-"""The kernels of this module."""
+"""The functions whose kernels are in this module."""
 
 
 def value_index_results(plan: CallPlan, counts: Index | None, groups: Groups, step: Step) -> Column:
-    """Returns the result of a call for each group before the change, then for each one after it.
+    """Returns the results of a call before the change for all groups, then those after it.
+
+    Emits the change of the winners, if the call has a trace of winners.
 
     Args:
-        counts: the counts of the changed rows of the value index before the change, for a call with
-            a trace of winners; the change of the winners is emitted.
+        counts: the previous counts of the changed rows of the value index; required for a call with
+            a trace of winners if the value index changes.
     """
     trace, batch = step.state[plan.held], step.emitted[plan.held]
     if plan.winners >= 0:
@@ -273,7 +276,7 @@ def value_index_results(plan: CallPlan, counts: Index | None, groups: Groups, st
 
 
 def _index_result(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> Column:
-    """The result for each group, from a value index alone."""
+    """Returns the result of a call for each group, from a value index without winners."""
     function = plan.call.function
     khash, keys = groups.khash, groups.keys
     if function in ("collect_list", "collect_set"):
@@ -285,7 +288,7 @@ def _index_result(plan: CallPlan, trace: Trace, groups: Groups, step: Step) -> C
 
 
 def _spread_values(has: npt.NDArray[np.bool_], column: Column, type_: str) -> Column:
-    """Values at the positions where `has` is true, null elsewhere."""
+    """Returns a column with the values at the positions where `has` is true, and null elsewhere."""
     if all_true(has):
         return column
     filled = rows.concat([column, rows.full_null(type_, 1)], type_)
@@ -296,11 +299,12 @@ def _spread_values(has: npt.NDArray[np.bool_], column: Column, type_: str) -> Co
 def collected_lists(
     trace: Trace, khash: Hashes, keys: Sequence[Column], copies: bool, step: Step
 ) -> Column:
-    """Returns one array for each key, empty where there is no value.
+    """Returns one array for each key; empty for a key without values.
 
     Args:
-        trace: rows (key..., value) without null values.
-        copies: True if a value appears in the array as often as its count, False: once.
+        trace: the value index, with rows (key..., value); no value is null.
+        khash, keys: the keys and their hashes.
+        copies: True to repeat a value as often as its count; False to list it once.
     """
     n = len(khash)
     type_ = trace.layout.types[-1]

@@ -1,17 +1,18 @@
 """Plans the state of the aggregates of a stage: slots of numbers, and traces of values.
 
-Calls share: `sum(x)` and `avg(x)` the same slots, `min(x)` and `count(distinct x)` the same trace.
+Calls share state: `sum(x)` and `avg(x)` use the same slots, `min(x)` and `count(distinct x)` the
+same trace.
 
-- A **slot** is a number of a group that adds up (accumulators.py).
-- A **value index** has the values of each group, for aggregates that depend on the presence of
-  values and not on their number: extremes, distinct values, lists. Where its order does not show
-  the least value at once, the **winner** of each group is stored in a trace beside it
-  (extremes.py).
-- A **feed** names the slots that the values of an argument go to: of every row, weighed by its
-  diff, or of the values of a value index, each once while it is present (extremes.py).
+- A **slot** is an additive number of a group (accumulators.py).
+- A **value index** stores the values of each group, for aggregates that need individual values:
+  extremes, distinct values, lists. If its order does not show the extreme value at once, the
+  **winner** of each group is stored in an additional trace (extremes.py).
+- A **feed** names the slots to which the values of an argument contribute. Its values come from
+  all rows, weighted by their diffs, or from a value index. A value of a value index contributes
+  once while it is present (extremes.py).
 
-Slots 0 (rows), 1 + 100 i (values of argument i) and the sum after it have fixed positions; the
-others follow in the order of the calls.
+Three kinds of slots have fixed positions: slot 0 counts the rows, slot 1 + 100 i the values of
+argument i, and the next one begins their sum. All other slots follow in the order of the calls.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class ValueIndex(NamedTuple):
     """A trace of rows (key..., argument...).
 
     Attributes:
-        arguments: their numbers.
-        required: how many of them, from the first, must not be null.
-        ordered: True if it is ordered by its first argument.
+        arguments: the numbers of the arguments.
+        required: the number of leading arguments that must not be null.
+        ordered: True if the trace is ordered by its first argument inside each key.
     """
 
     arguments: tuple[int, ...]
@@ -58,12 +59,13 @@ class ValueIndex(NamedTuple):
 
 
 class SlotFeed(NamedTuple):
-    """Slots fed by an argument, or by a pair of them.
+    """The slots to which an argument, or a pair of arguments, contributes.
 
     Attributes:
-        argument: its number; `second`: that of the other one, or -1.
-        held: the number of the value index among the own traces; -1: every row counts.
-        slots: kind -> first slot.
+        argument: the number of the argument.
+        second: the number of the second argument of a pair; -1 for a single argument.
+        held: the number of the value index among the own traces; -1 if every row contributes.
+        slots: the first slot of each kind.
     """
 
     argument: int
@@ -73,7 +75,7 @@ class SlotFeed(NamedTuple):
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """The numbers of its arguments."""
+        """The numbers of the arguments: one or two."""
         return (self.argument,) if self.second < 0 else (self.argument, self.second)
 
 
@@ -81,9 +83,10 @@ class CallPlan(NamedTuple):
     """The state of a call: slots, or own traces of the operator.
 
     Attributes:
-        argument: the number of its first argument, -1: it has none.
-        slots: kind -> first slot.
-        held, winners: numbers among the own traces, -1: it has none.
+        argument: the number of the first argument; -1 if the call has none.
+        slots: the first slot of each kind.
+        held: the number of the value index among the own traces; -1 if the call reads none.
+        winners: the number of the trace of winners among the own traces; -1 if it reads none.
     """
 
     call: AggregateCall
@@ -94,11 +97,17 @@ class CallPlan(NamedTuple):
 
 
 class AggregatePlan(NamedTuple):
-    """All calls of an aggregate; value index i is own trace i + 1.
+    """The state of all calls of an aggregate operator.
+
+    The own traces are the slots (trace 0), then the value indexes, then the traces of winners.
 
     Attributes:
-        winners: for each trace of winners, which follow the value indexes, the number of its value
-            index.
+        plans: the state of each call.
+        arguments: the distinct arguments of all calls.
+        feeds: the feeds of all slots.
+        held: the value indexes; number i is own trace i + 1.
+        winners: for each trace of winners, the number of its value index among the own traces.
+        slots_count: the number of slots.
     """
 
     plans: tuple[CallPlan, ...]
@@ -109,7 +118,7 @@ class AggregatePlan(NamedTuple):
     slots_count: int
 
     def layouts(self, key_types: Sequence[str]) -> tuple[Layout, ...]:
-        """Returns the layouts of the own traces: slots, value indexes, winners."""
+        """Returns the layouts of the own traces: slots, value indexes, then winners."""
         key = tuple(range(len(key_types)))
         slot = "smallint" if self.slots_count < 2**15 else "int"
         layouts = [Layout((*key_types, slot), key)]
@@ -121,7 +130,7 @@ class AggregatePlan(NamedTuple):
 
 
 def _shows_extreme(call: AggregateCall) -> bool:
-    """Returns True if a trace ordered by codes has the extreme value of a group at its end."""
+    """Returns True if order codes distinguish all values, so a lookup finds the extreme one."""
     if call.more or call.argument is None:
         return False
     type_ = call.argument.type
@@ -130,12 +139,12 @@ def _shows_extreme(call: AggregateCall) -> bool:
 
 
 def sum_kind(kind: str, type_: str) -> str:
-    """Returns the kind of a sum: floats share the slots of doubles, other numbers have own ones."""
+    """Returns the kind of a sum as doubles: for float arguments it is their ordinary sum."""
     return "sum" if kind == "doubles" and type_ in FLOATS else kind
 
 
 class _Planner:
-    """Assigns arguments, traces and slots."""
+    """Assigns numbers to the arguments, traces and slots of calls."""
 
     def __init__(self, calls: Sequence[AggregateCall]) -> None:
         self.arguments: list[Expression] = []
@@ -151,7 +160,7 @@ class _Planner:
         self.slots_count = 1 + _BLOCK * len(self.arguments)
 
     def plan(self, call: AggregateCall) -> CallPlan:
-        """Returns the plan of a call."""
+        """Returns the plan of a call, and assigns its traces and slots."""
         if call.argument is None:
             return CallPlan(call, -1, {"count": 0}, -1, -1)
         numbers = tuple(self._numbers[a.fingerprint] for a in call.arguments)
@@ -190,7 +199,7 @@ class _Planner:
 
 
 def plan_aggregates(calls: Sequence[AggregateCall]) -> AggregatePlan:
-    """Plans all calls."""
+    """Plans the state of all calls of an aggregate operator."""
     planner = _Planner(calls)
     plans = [planner.plan(call) for call in calls]
     first = 1 + len(planner.held)

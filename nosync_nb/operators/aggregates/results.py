@@ -1,24 +1,28 @@
-"""Results of aggregate calls, read from the slots of their groups.
+"""Computes the results of aggregate calls from the slots of their groups.
 
-Everything is exact until the last step, which rounds once: a sum of doubles is the double next to
-the sum of their exact values, a variance the double next to its exact rational value, and a
-standard deviation the root of that double. For skewness, kurtosis, covariances and regression lines
-the sums of powers and of products are integers in units of powers of two. So a moment is a quotient
-of two integers and is rounded once; a root is taken of such a double. The history of a group never
-shows in a result. Infinities and NaN give NaN, as in Spark.
+All values are exact until the last step, which rounds once:
 
-`group_totals` computes sums and averages of many groups as whole columns, with the same values and
-rounding. It leaves values that do not fit a machine number to the functions for single groups:
-those handle any width, and phrase the errors.
+- a sum of doubles is the double nearest to the exact sum;
+- a variance is the double nearest to its exact rational value, and a standard deviation is the
+  root of this double;
+- skewness, kurtosis, covariances and regression lines are quotients of two integers, because the
+  sums of powers and of products are integers in units of powers of two; or roots of such quotients.
+
+A result depends only on the current rows of its group, not on their history. Variances and moments
+of infinities or NaN are NaN, as in Spark.
+
+`group_totals` computes the sums and averages of many groups as whole columns, with the same values
+and rounding. It does not compute values that do not fit a machine number. The functions for single
+groups handle these; they support any width, and raise the errors.
 
 Design
-    A sum of doubles lies in bins of 30 bits. Carried from bin to bin, its digits are those of the
-    exact sum. The first 61 bits of these, and one bit that says if any lower bit is set, form one
-    integer, which the processor rounds as IEEE 754 says. A sum below the least normal double is a
+    A sum of doubles is stored in bins of 30 bits. After carrying from bin to bin, its digits are
+    those of the exact sum. The first 61 bits, and one bit that is set if any lower bit is set, form
+    one integer, which the processor rounds by IEEE 754. A sum below the least normal double is a
     multiple of the least double and loses no digits, so no value is rounded twice.
 
-Cost: Python for each group that is read, some integer operations of up to 9000 bits for moments;
-numpy for counts. For many groups some 20 ns for a group and bin.
+Cost: a few Python operations for each group, on integers of up to 9000 bits for moments; numpy for
+counts. For many groups about 20 ns for each group and bin.
 """
 
 from __future__ import annotations
@@ -60,12 +64,12 @@ _WIDE = Context(prec=80)
 
 _EXACT = 1 << 53
 LEAST, GREATEST = -1022, 900
-"""An integer up to 2**53, times a power of two between these, is exactly a double, and so are sums.
-"""
+"""The exponents from `LEAST` to `GREATEST`: an integer of up to 2**53 times such a power of two is
+exactly a double, and sums of these do not overflow."""
 
 
 def totals_column(values: list[Any], type_: str) -> Column:
-    """Returns a column of Python numbers or None."""
+    """Converts Python numbers to a column, in which None is null."""
     if type_ == "bigint" and None not in values:
         return np.array(values, np.int64)
     if type_ == "double" and None not in values:
@@ -74,12 +78,14 @@ def totals_column(values: list[Any], type_: str) -> Column:
 
 
 def sum_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
-    """Returns the exact sums of groups as Python numbers, None where no value was summed.
+    """Returns the exact sums of groups as Python numbers; None for a group without values.
 
     Args:
-        slots: numbers by slot, one for each group.
+        slots: the numbers of each slot, one for each group.
         base: the first slot of this sum.
-        type_: the type of the summed column; `result`: the type of the sum.
+        type_: the type of the summed column.
+        result: the type of the sum.
+        count: the number of values of each group.
 
     Raises:
         ExpressionError: if a final sum does not fit `result`.
@@ -95,10 +101,10 @@ def sum_column(slots: Slots, base: int, type_: str, result: str, count: Ints) ->
 
 
 def mean_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -> list[Any]:
-    """Returns the averages of groups, None where there is no value.
+    """Returns the averages of groups; None for a group without values.
 
-    Integers and doubles: the quotient as a double. Decimals: rounded half up to the scale of
-    `result`, as Spark does; intervals to their last unit.
+    The average of integers or doubles is a double. An average of decimals is rounded half up to the
+    scale of `result`, as in Spark. An average of intervals is rounded half up to the last unit.
 
     Raises:
         ExpressionError: if an average does not fit `result`.
@@ -119,9 +125,9 @@ def mean_column(slots: Slots, base: int, type_: str, result: str, count: Ints) -
 
 
 def spread_column(slots: Slots, base: int, squares: int, function: str, count: Ints) -> list[Any]:
-    """Returns the variances or standard deviations of doubles, None where there are too few values.
+    """Returns the variances or standard deviations of groups; None for a group with too few values.
 
-    Infinities and NaN give NaN, as in Spark.
+    The result for a group with an infinity or NaN is NaN, as in Spark.
     """
     sample = function.endswith("_samp")
     counts = count.tolist()
@@ -141,7 +147,7 @@ def spread_column(slots: Slots, base: int, squares: int, function: str, count: I
 
 
 def bits(slots: Slots, base: int, function: str, type_: str, count: Ints) -> list[Any]:
-    """Returns bit_and, bit_or or bit_xor of groups, None where there is no value."""
+    """Returns bit_and, bit_or or bit_xor of groups; None for a group without values."""
     width = 8 * FIXED[type_].itemsize
     zero = np.zeros(len(count), np.int64)
     total = np.zeros(len(count), np.uint64)
@@ -159,7 +165,7 @@ def bits(slots: Slots, base: int, function: str, type_: str, count: Ints) -> lis
 
 
 def _exact_integers(slots: Slots, base: int, type_: str, count: Ints) -> list[int]:
-    """The sums of integer or unscaled decimal columns as Python integers."""
+    """Returns the sums of integers, or of unscaled decimals, as Python integers."""
     zero = np.zeros(len(count), np.int64)
     parts: list[list[int]] = [slots.get(base + i, zero).tolist() for i in range(limbs(type_))]
     if len(parts) == 1:
@@ -168,7 +174,11 @@ def _exact_integers(slots: Slots, base: int, type_: str, count: Ints) -> list[in
 
 
 def _fit_result(unscaled: list[int | None], what: str, result: str) -> list[Any]:
-    """Whole numbers as values of the type `result`."""
+    """Converts integers, unscaled for decimals, to values of the type `result`.
+
+    Raises:
+        ExpressionError: if a number does not fit the type; the message names `what`.
+    """
     numbers = [u for u in unscaled if u is not None]
     low, high = min(numbers, default=0), max(numbers, default=0)
     if not result.startswith("decimal"):
@@ -188,7 +198,7 @@ def _fit_result(unscaled: list[int | None], what: str, result: str) -> list[Any]
 
 
 def _half_up(above: int, below: int) -> int:
-    """A quotient, rounded to the nearest integer, ties away from zero."""
+    """Returns a quotient, rounded to the nearest integer; ties are rounded away from zero."""
     negative = (above < 0) != (below < 0)
     above, below = abs(above), abs(below)
     number = (2 * above + below) // (2 * below)
@@ -196,7 +206,7 @@ def _half_up(above: int, below: int) -> int:
 
 
 def doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | None]:
-    """Yields for each group `sum * 2**LOWEST`, an infinity or NaN; None without summed values."""
+    """Yields for each group `sum * 2**LOWEST`, or an infinity or NaN; None without values."""
     n = len(count)
     zero = [0] * n
     special = [
@@ -216,7 +226,7 @@ def doubles(slots: Slots, base: int, count: Ints) -> Iterator[int | float | None
 
 
 def _fsum_doubles(slots: Slots, base: int, count: Ints) -> list[float | None] | None:
-    """Sums of doubles by `math.fsum`, which rounds once too; None if a bin is not a double."""
+    """Sums doubles with `math.fsum`, which also rounds once; None if a bin is not a double."""
     parts: list[list[float]] = []
     for slot, numbers in slots.items():
         if not base <= slot <= base + NAN:
@@ -233,7 +243,7 @@ def _fsum_doubles(slots: Slots, base: int, count: Ints) -> list[float | None] | 
 
 
 def exact_sums(slots: Slots, base: int, bins_count: int, n: int) -> list[int]:
-    """Returns the sum of bins of each group as one integer."""
+    """Returns the sum of the bins of each group as one integer."""
     bins = sorted(s - base for s in slots if base <= s < base + bins_count)
     if not bins:
         return [0] * n
@@ -246,12 +256,12 @@ def exact_sums(slots: Slots, base: int, bins_count: int, n: int) -> list[int]:
 
 
 def _float(exact: int | float) -> float:
-    """`exact * 2**-LOWEST`, correctly rounded; infinities and NaN stay."""
+    """Returns `exact * 2**-LOWEST`, correctly rounded; infinities and NaN are unchanged."""
     return exact if isinstance(exact, float) else quotient(exact, 1 << LOWEST)
 
 
 def quotient(above: int, below: int) -> float:
-    """Returns the double next to a quotient; an overflow is infinite as in IEEE 754."""
+    """Returns the double nearest to a quotient; an overflow is infinite, as in IEEE 754."""
     try:
         return above / below
     except OverflowError:
@@ -259,17 +269,17 @@ def quotient(above: int, below: int) -> float:
 
 
 def root(variance: float) -> float:
-    """Returns a square root; NaN for a negative number, which negative row counts may cause."""
+    """Returns the square root; NaN for a negative number, which negative counts may cause."""
     return math.nan if variance < 0 else math.sqrt(variance)
 
 
 Doubles = npt.NDArray[np.float64]
 
 SCALAR_GROUPS_MAX = 192
-"""Up to this many groups Python is as fast."""
+"""The maximum number of groups for which Python is as fast as numpy."""
 
 _GROUPS_PER_BLOCK = 8192
-"""This many groups fit into the cache with their digits."""
+"""The number of groups whose digits fit into the processor's cache."""
 
 _SAFE = 1 << 62
 _BIN = (1 << BIN_BITS) - 1
@@ -277,20 +287,25 @@ _LIMB = (1 << LIMB_BITS) - 1
 _EXACT_INTEGER = 1 << 53
 _BITS = 61
 _CARRIED = 3
-"""How many bins a number of 64 bits reaches beyond its own, with the sign."""
+"""The number of bins into which a 64-bit number of the last bin may carry, with the sign."""
 
 
 def group_totals(
     function: str, slots: Slots, base: int, type_: str, result: str, count: Ints
 ) -> Column | None:
-    """Returns the sums or averages of groups, null for a group without values.
-
-    None if the groups are few, or a total does not fit a machine number.
+    """Returns the sums or averages of many groups; null for a group without values.
 
     Args:
         function: `sum` or `avg`.
-        base: the first slot of the sum; `type_`: of the summed column; `result`: of the total.
+        slots: the numbers of each slot, one for each group.
+        base: the first slot of the sum.
+        type_: the type of the summed column.
+        result: the type of the total.
         count: the number of values of each group.
+
+    Returns:
+        the column; None if the groups are few, if a total does not fit a machine number, or if the
+        type is neither integer nor floating-point.
     """
     if len(count) <= SCALAR_GROUPS_MAX:
         return None
@@ -319,7 +334,7 @@ def group_totals(
 
 
 def _integer_sums(slots: Slots, base: int, type_: str, n: int, *, mean: bool) -> Ints | None:
-    """Sums of integers; None if one needs more than 64 bits, or 53 if a mean divides it."""
+    """Returns the sums of integers; None if one needs more than 64 bits, or 53 bits for a mean."""
     zero = np.zeros(n, np.int64)
     low = slots.get(base, zero)
     if limbs(type_) > 1:
@@ -334,7 +349,7 @@ def _integer_sums(slots: Slots, base: int, type_: str, n: int, *, mean: bool) ->
 
 
 def _double_sums(slots: Slots, base: int, n: int) -> Doubles | None:
-    """The doubles next to sums of doubles; None if one of their parts is near the limit."""
+    """Returns the doubles nearest to sums of doubles; None if a bin is near its limit."""
     bins = sorted(s - base for s in slots if base <= s < base + INF)
     result = np.zeros(n)
     if any(_greatest(slots[base + b]) >= _SAFE for b in bins):
@@ -359,10 +374,11 @@ def _double_sums(slots: Slots, base: int, n: int) -> Doubles | None:
 
 
 def nearest_double(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
-    """Returns the double next to each `sum(digits[i] * 2**(30 * i + exponent))`; changes `digits`.
+    """Returns the double nearest to each `sum(digits[i] * 2**(30 * i + exponent))`.
 
     Args:
-        digits: by bin and number, each below 2**62, and the last bins 0.
+        digits: the digits by bin and number, each below 2**62; the last `_CARRIED` bins are 0. The
+            array is overwritten.
     """
     _carry(digits)
     negative = digits[-1] < 0
@@ -375,7 +391,7 @@ def nearest_double(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
     first, second, third = (
         np.where(last >= i, digits[np.maximum(last - i, 0), every], 0) for i in range(3)
     )
-    # The third digit adds the bits that are missing to `_BITS` after the first and second.
+    # The third digit supplies the bits that the first and second lack to `_BITS`.
     size = np.frexp(first.astype(np.float64))[1].astype(np.int64)
     left = np.maximum(size - (_BITS - 2 * BIN_BITS), 0)
     whole = (((first << BIN_BITS) | second) << (BIN_BITS - left)) | (third >> left)
@@ -383,25 +399,25 @@ def nearest_double(digits: npt.NDArray[np.int64], exponent: int) -> Doubles:
     more |= (first != 0) & (there.argmax(0) < last - 2)
     whole |= more
     places = left + (BIN_BITS * (last - 2) + exponent)
-    with np.errstate(over="ignore"):  # to infinity, as IEEE 754 has it
+    with np.errstate(over="ignore"):  # an overflow is infinite, as in IEEE 754
         result: Doubles = np.ldexp(whole.astype(np.float64), places)
     return np.where(negative, -result, result)
 
 
 def _carry(digits: npt.NDArray[np.int64]) -> None:
-    """Leaves 30 bits in each bin but the last, which has the sign."""
+    """Carries to the next bins, so that each bin has 30 bits, and only the last has a sign."""
     for i in range(len(digits) - 1):
         digits[i + 1] += digits[i] >> BIN_BITS
         digits[i] &= _BIN
 
 
 def _greatest(numbers: Ints) -> int:
-    """The greatest absolute value."""
+    """Returns the greatest absolute value."""
     return max(int(numbers.max()), -int(numbers.min()))
 
 
 _UNIT = LOWEST_PRODUCT // 2
-"""Sums of k-th powers are counted in units of 2**(-k * _UNIT)."""
+"""Sums of k-th powers are integers in units of 2**(-k * _UNIT)."""
 assert 2 * _UNIT >= LOWEST_SQUARE
 assert 3 * _UNIT >= LOWEST_CUBE
 assert 4 * _UNIT >= LOWEST_FOURTH
@@ -410,7 +426,11 @@ assert 4 * _UNIT >= LOWEST_FOURTH
 def moments_of_numbers(
     slots: Slots, places: Mapping[str, int], function: str, count: Ints
 ) -> list[float | None]:
-    """Returns skewness or kurtosis of each group; null if all its values are equal."""
+    """Returns the skewness or kurtosis of each group; None if all its values are equal.
+
+    Args:
+        places: the first slot of each kind.
+    """
     n = len(count)
     first = doubles(slots, places["doubles"], count)
     second = exact_sums(slots, places["squares"], SLOTS["squares"], n)
@@ -427,7 +447,12 @@ def moments_of_numbers(
 def _shape(
     function: str, n: int, s1: int | float | None, s2: int, s3: int, s4: int
 ) -> float | None:
-    """The moment of one group, from its sums of powers."""
+    """Returns the skewness or kurtosis of one group.
+
+    Args:
+        n: the number of values.
+        s1, s2, s3, s4: the sums of their powers, in the units of their slots.
+    """
     if s1 is None or n <= 0:
         return None
     if isinstance(s1, float):
@@ -447,7 +472,7 @@ def _shape(
 
 
 class _Sums(NamedTuple):
-    """Sums over the rows of one group in which neither number is null, in units of 2**-_UNIT."""
+    """The sums of one group, over rows without nulls, in units of 2**-_UNIT for each factor."""
 
     n: int
     x: int | float
@@ -458,18 +483,18 @@ class _Sums(NamedTuple):
 
     @property
     def spread(self) -> int:
-        """The count times the sum of squares of the first number around its mean."""
+        """The sum of squared deviations of x from its mean, times n."""
         assert isinstance(self.x, int)
         return self.n * self.xx - self.x * self.x
 
     @property
     def turned(self) -> _Sums:
-        """The same with the numbers exchanged."""
+        """The sums with x and y exchanged."""
         return _Sums(self.n, self.y, self.x, self.yy, self.xx, self.xy)
 
     @property
     def common(self) -> int:
-        """The count times the sum of products around the means."""
+        """The sum of the products of the deviations of x and y from their means, times n."""
         assert isinstance(self.x, int)
         assert isinstance(self.y, int)
         return self.n * self.xy - self.x * self.y
@@ -478,7 +503,11 @@ class _Sums(NamedTuple):
 def moments_of_pairs(
     slots: Slots, places: Mapping[str, int], function: str, count: Ints
 ) -> list[float | None]:
-    """Returns an aggregate of pairs of numbers for each group."""
+    """Returns an aggregate of pairs of numbers, such as a covariance, for each group.
+
+    Args:
+        places: the first slot of each kind.
+    """
     return [_of_pair(function, sums) for sums in _sums(slots, places, count)]
 
 
@@ -504,12 +533,12 @@ def _sums(slots: Slots, places: Mapping[str, int], count: Ints) -> Iterator[_Sum
 
 _SQUARED = 1 << (2 * _UNIT)
 _OF_ONE = {"regr_avgx": 1, "regr_sxx": 1, "regr_avgy": 0, "regr_syy": 0}
-"""Aggregates of one number of the pair, over rows in which the other is not null: the number's
-index."""
+"""Aggregates of one number of the pair, over rows in which both are not null: the position of the
+number."""
 
 
 def _of_pair(function: str, sums: _Sums | None) -> float | None:
-    """The value of one group; `regr_` functions have y first."""
+    """Returns the value for one group; the first argument of `regr_` functions is y."""
     if sums is None:
         return None
     if function in _OF_ONE:
@@ -534,7 +563,7 @@ def _of_pair(function: str, sums: _Sums | None) -> float | None:
 
 
 def _of_line(function: str, sums: _Sums) -> float | None:
-    """Aggregates of a line, null if all x are equal."""
+    """Returns a correlation or a property of the regression line; None if all x are equal."""
     y, x, common = sums.spread, sums.turned.spread, sums.common
     if x == 0 or (y == 0 and function == "corr"):
         return None
@@ -556,17 +585,19 @@ def _signed(value: float, like: int) -> float:
 
 
 _TOTALS = {"sum": "sum", "try_sum": "sum", "avg": "avg", "try_avg": "avg"}
-"""Functions that `group_totals` computes for many groups at once, as `sum` or `avg`."""
+"""The functions that `group_totals` can compute, and its own name for each of them."""
 
 
 def aggregate_column(plan: CallPlan, slots: Slots, type_: str, n: int, stage: str) -> Column:
-    """Returns the values of a call for `n` groups.
+    """Returns the results of a call for `n` groups.
 
     Args:
-        type_: of its first argument.
+        slots: the numbers of each slot, one for each group.
+        type_: the type of the first argument.
 
     Raises:
-        ExpressionError: if a total does not fit the type of the result; names the stage.
+        ExpressionError: if a total does not fit the type of the result; the message names the
+            stage.
     """
     function = plan.call.function
     if function == "count_star":
@@ -591,7 +622,7 @@ def aggregate_column(plan: CallPlan, slots: Slots, type_: str, n: int, stage: st
 
 
 def _values(plan: CallPlan, slots: Slots, type_: str, count: Ints) -> list[Any]:
-    """The values of each group, None for a group without a value."""
+    """Returns the result for each group; None for a group without a result."""
     function, base = plan.call.function, plan.slots.get("sum", 0)
     if function == "sum":
         return sum_column(slots, base, type_, plan.call.type, count)
@@ -613,7 +644,7 @@ def _values(plan: CallPlan, slots: Slots, type_: str, count: Ints) -> list[Any]:
 def _each(
     compute: Any, slots: Slots, base: int, type_: str, result_type: str, count: Ints
 ) -> list[Any]:
-    """Totals, null where they do not fit."""
+    """Computes totals group by group if one does not fit its type; that total is None."""
     try:
         values: list[Any] = compute(slots, base, type_, result_type, count)
     except ExpressionError:

@@ -1,16 +1,16 @@
-"""Slot caches: the accumulator rows of the groups that changed last, which saves their lookup.
+"""Slot caches: the numbers of the groups that changed last, which saves their lookup.
 
-The groups of one epoch are often those of the next. A cache has their numbers beside the trace from
-which they were read, and moves on to the next version of the trace. It belongs to one version at a
-time: the running epoch takes it, and leaves it to the version that it makes. If the epoch fails,
-the cache is lost, and the next epoch looks the groups up again. So the cache may be missing, but
-never wrong.
+Successive epochs often change the same groups. A cache stores the numbers of such groups beside the
+trace from which they were read. It belongs to one version of the trace at a time: a running epoch
+takes it from the previous version, and attaches it to the version that the epoch creates. If the
+epoch fails, the cache is lost, and the next epoch looks the groups up again. So a cache may be
+missing, but is never wrong.
 
-A group is identified by its key, as Python values of the key's types (see `group_few`).
+A group is identified by its key, as Python values (see `group_few`).
 
-`ScalarCounts` counts few groups in Python, from the cache: `group_by.agg(count(*))` in a small
-epoch. For ten rows the calls of numpy cost more than the work: 50 us instead of 10. The result is
-that of `Aggregate`, in the same order.
+`ScalarCounts` counts a few groups in Python, from the cache: `group_by.agg(count(*))` in a small
+epoch. For ten rows this takes 10 us in place of 50 us, because numpy calls cost more than the work.
+The result is that of `Aggregate`, in the same order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Slots = dict[int, npt.NDArray[np.int64]]
 Held = TypeVar("Held")
 
 GROUPS_MAX = 1 << 16
-"""The number of cached groups: some ten megabytes."""
+"""The number of cached groups above which the cache is cleared; these are about ten megabytes."""
 _NUMBERS_MAX = 1024
 
 
@@ -52,11 +52,11 @@ class SlotCache(Generic[Held]):
         """Returns the numbers of groups before an epoch.
 
         Args:
-            look: reads the numbers of the groups at given positions, of all for None.
+            look: reads the numbers of the groups at given positions; of all groups for None.
         """
         if (
             groups.values is None
-        ):  # many groups: their new numbers are not cached, so the cache becomes empty
+        ):  # the new numbers of many groups are not cached, so the cache would become wrong
             self._known.clear()
             self._asked = ()
             return look(None)
@@ -70,10 +70,11 @@ class SlotCache(Generic[Held]):
         return self._slots_of(numbers)  # type: ignore[arg-type]
 
     def keep(self, after: Slots, start: int) -> None:
-        """Caches the numbers after the epoch, of the groups that `stored` returned.
+        """Caches the numbers after the epoch, for the groups of the last call of `stored`.
 
         Args:
-            start: where they begin in each array.
+            after: the numbers by slot.
+            start: the position of the first of these groups in each array.
         """
         asked = self._asked
         if len(asked) * len(after) > _NUMBERS_MAX or len(self._known) > GROUPS_MAX:
@@ -84,34 +85,34 @@ class SlotCache(Generic[Held]):
             )
 
     def _cached_values(self, slots: Slots, start: int, n: int) -> Sequence[Held]:
-        """The numbers by slot as the cached value of each of `n` groups."""
+        """Converts the numbers by slot to one cached value for each of `n` groups."""
         raise NotImplementedError  # subclasses define it
 
     def _slots_of(self, held: Sequence[Held]) -> Slots:
-        """The numbers by slot of cached values."""
+        """Converts the cached values of groups to numbers by slot."""
         raise NotImplementedError  # subclasses define it
 
 
 class CountSlotCache(SlotCache[int]):
-    """A cache for aggregates that only count rows: it stores the number of slot 0."""
+    """A cache for aggregates that only count rows; it stores the number of slot 0."""
 
     __slots__ = ()
 
     def held(self, groups: Iterable[object], look: Callable[[list[int]], list[int]]) -> list[int]:
-        """Returns the numbers of few groups before an epoch.
+        """Returns the counts of a few groups before an epoch.
 
         Args:
-            look: reads those of the groups at given positions.
+            look: reads the counts of the groups at given positions from the trace.
         """
         numbers = list(map(self._known.get, groups))
         if None in numbers:
             missing = [i for i, each in enumerate(numbers) if each is None]
             for i, each in zip(missing, look(missing), strict=True):
                 numbers[i] = each
-        return numbers  # type: ignore[return-value]  # none is missing any more
+        return numbers  # type: ignore[return-value]  # no element is None here
 
     def hold(self, groups: Iterable[object], after: Iterable[int]) -> None:
-        """Caches the numbers of few groups after the epoch."""
+        """Caches the counts of a few groups after the epoch."""
         if len(self._known) > GROUPS_MAX:
             self._known.clear()
         else:
@@ -129,7 +130,7 @@ class CountSlotCache(SlotCache[int]):
 
 
 class ValueSlotCache(SlotCache[dict[int, int]]):
-    """The numbers of each group by slot, without those that are 0."""
+    """A cache of the numbers of each group by slot, without zeros."""
 
     __slots__ = ()
 
@@ -146,13 +147,13 @@ _LIMIT = 2**63
 
 
 class ScalarCounts:
-    """Counts the rows of few groups.
+    """Counts the rows of a few groups in Python.
 
     Args:
-        types: of the key columns.
-        picked: the columns of the output after the keys: positions of keys, or after them, the
-            count.
-        slot_type: the type of the slot column of the accumulator trace.
+        types: the types of the key columns.
+        picked: the output columns after the keys: the position of a key, or the number of keys for
+            the count.
+        slot_type: the type of the slot column in the accumulator trace.
     """
 
     def __init__(
@@ -170,15 +171,17 @@ class ScalarCounts:
         diff: Diffs,
         step: Step,
     ) -> Updates | None:
-        """Returns the change of the output.
+        """Returns the change of the output, and emits the change of the accumulator trace.
 
         Args:
             values: the key of each row, as `key_values` returns it.
+            keys: the key columns.
+            diff: the diff of each row.
         """
         counts = diff.tolist()
         change: dict[object, int] = dict(zip(values, counts, strict=True))
         first = list(range(len(counts)))
-        if len(change) < len(counts):  # some rows are of one group
+        if len(change) < len(counts):  # several rows belong to the same group
             change, first = {}, []
             for at, (value, count) in enumerate(zip(values, counts, strict=True)):
                 if value in change:
@@ -205,7 +208,12 @@ class ScalarCounts:
     def _stored_counts(
         self, keys: list[Column], first: list[int], step: Step, groups: Sequence[int]
     ) -> list[int]:
-        """The counts of some groups in the accumulator trace."""
+        """Reads the counts of some groups from the accumulator trace.
+
+        Args:
+            first: the position of a row of each group.
+            groups: the numbers of the groups to read.
+        """
         at = np.array([first[group] for group in groups])
         some = [rows.take(key, at) for key in keys]
         khash = rows.hash_columns(some, self.types, len(at))
@@ -214,12 +222,12 @@ class ScalarCounts:
         return counts
 
     def _accumulated(self, groups: list[Column], added: list[int]) -> Batch:
-        """The change of the accumulator trace: no two rows are equal, so they need no order."""
+        """Returns the change of the accumulator trace; its rows are distinct, so unordered."""
         columns = [*groups, np.zeros(len(added), self.slot_type)]
         return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, _numbers(added))
 
     def _output(self, groups: list[Column], before: list[int], after: list[int]) -> Updates | None:
-        """Retracts the previous rows and inserts the new ones, without those that are equal."""
+        """Returns the retracted previous rows and the inserted new rows, without equal rows."""
         if self.counted and min(before) > 0 and min(after) > 0:  # the common case, without a loop
             own = [np.concatenate((each, each)) for each in groups]
             return self._rows(own, before + after, _signs(len(before), len(after)))
@@ -239,23 +247,23 @@ class ScalarCounts:
         return self._rows(own, old_counts + new_counts, _signs(len(at_old), len(at_new)))
 
     def _rows(self, own: list[Column], numbers: list[int], signs: Diffs) -> Updates:
-        """Rows of the output, from their keys and counts."""
+        """Builds rows of the output from their keys and counts."""
         counts = _numbers(numbers)
         values = [own[i] if i < len(own) else counts for i in self.picked]
         return Updates([*own, *values], signs)
 
 
 def _keys_at(keys: list[Column], at: list[int]) -> list[Column]:
-    """The keys of some rows."""
+    """Returns the keys of the rows at some positions."""
     index = np.array(at)
     return [key[index] for key in keys]
 
 
 def _numbers(values: list[int]) -> Diffs:
-    """Counts as an array.
+    """Converts counts to an array.
 
     Raises:
-        CountError: if one does not fit into 64 bits.
+        CountError: if a count does not fit into 64 bits.
     """
     try:
         return np.array(values, np.int64)
@@ -265,7 +273,7 @@ def _numbers(values: list[int]) -> Diffs:
 
 @lru_cache(maxsize=1024)
 def _signs(gone: int, come: int) -> Diffs:
-    """-1 for each retracted row, then +1 for each inserted one."""
+    """Returns -1 for each retracted row, followed by 1 for each inserted row."""
     signs = np.repeat(np.array([-1, 1]), (gone, come))
     signs.setflags(write=False)
     return signs

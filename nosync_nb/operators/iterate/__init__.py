@@ -1,8 +1,8 @@
-"""Loops, nested to any depth, incremental over epochs and rounds.
+"""Loops of any depth, incremental over epochs and rounds.
 
-`plan` describes the nodes of a loop, `nested_trace` stores its state. `batch_driver` runs the
-rounds on traces; `row_driver` runs them row by row for few changes, on the Python dicts of
-`key_cache`. `loop` is the operator, and chooses how it runs an epoch.
+`plan` describes the nodes of a loop, and `nested_trace` stores its state. `batch_driver` runs the
+rounds on traces. For small changes `row_driver` runs them row by row, on the Python dicts of
+`key_cache`. `loop` is the operator, which chooses the way in which an epoch runs.
 """
 
 from nosync_nb.operators.base import GROUP, JOIN, PLAIN

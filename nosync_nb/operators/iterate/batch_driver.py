@@ -1,21 +1,19 @@
 """One run of a loop: the rounds of an epoch, until nothing changes any more.
 
-Times inside are (epoch, round), nested (epoch, round, round), compared as vectors. In an epoch the
-rounds run in lexicographic order, which extends that order. So the input of a node at a time is
-complete when the node runs:
+A time inside a loop is (epoch, round), inside a nested loop (epoch, round, round). Times are
+compared as vectors. In an epoch the rounds run in lexicographic order, which extends the order of
+times. So the input of a node at a time is complete when the node runs:
 
-- a variable is its source in round 0, and from then on the result of the body in the round before:
-  `source + (result - source)` delayed by one round;
-- a join pairs its change with all earlier rows of the other side; a pair belongs to the least upper
-  bound of the rounds of both, which may be a later round;
-- an operator by key evaluates the changed keys from scratch, on their rows at that time, and again
-  at each bound with a time at which their input or output changes later.
+- A variable is its source in round 0, and in each later round the result of the body in the
+  previous round: `source + (result - source)`, delayed by one round.
+- A join pairs its change with all earlier rows of the other side. A pair belongs to the least upper
+  bound of the rounds of both rows, which may be a later round.
+- An operator by key evaluates the changed keys from scratch, on their rows at that time.
 
-Operators by key are evaluated from scratch for the keys and times that need it. At time T the
-output of a key is the operator over the input rows at T, less the output rows that exist at T
-already. A key is evaluated again at the least upper bound of T with every time at which its input
-or output changes later. That evaluation schedules further times in turn, so all bounds are reached,
-also those of three and more times that nested loops have.
+For an operator by key, the change of a key at time T is the operator's result over the input rows
+at T, minus the output rows that exist at T. A key is evaluated again at the least upper bound of T
+and each time at which its input or output changes later. These evaluations schedule further times
+in turn. So all bounds are reached, including the bounds of three or more times in nested loops.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ from nosync_nb.trace.batch import (
 
 
 class KeyBatch(NamedTuple):
-    """Keys to evaluate, with their hashes."""
+    """Keys that an operator evaluates, with their hashes."""
 
     khash: Hashes
     columns: list[Column]
@@ -70,7 +68,7 @@ class KeyBatch(NamedTuple):
 
     @classmethod
     def merged(cls, parts: Sequence[KeyBatch], types: Sequence[str]) -> KeyBatch | None:
-        """Returns each key of `parts` once, None if there is no key."""
+        """Returns each key of `parts` once; None if there is no key."""
         n = sum(len(p.khash) for p in parts)
         if not n:
             return None
@@ -83,7 +81,7 @@ class KeyBatch(NamedTuple):
         return cls(groups.khash, groups.keys)
 
     def select(self, index: Index) -> KeyBatch:
-        """Returns the keys at `index`, each once."""
+        """Returns the keys at some positions, each once."""
         index = np.unique(index)
         return KeyBatch(self.khash[index], [rows.take(c, index) for c in self.columns])
 
@@ -106,10 +104,11 @@ def keys_of(batch: Batch) -> KeyBatch:
 def evaluate_keys(
     node: LoopNode, keys: KeyBatch, time: Time, states: Sequence[NestedTrace], step: Step
 ) -> tuple[Updates | None, list[tuple[Time, Index]]]:
-    """Updates the output of some keys for a time.
+    """Evaluates some keys at a time, and adds the change to the trace of the output.
 
     Returns:
-        the change, and (later time, keys) at which they are evaluated again.
+        the change of the output; and pairs (later time, positions in `keys`) for the keys that must
+        be evaluated again.
     """
     operator = node.operator
     assert operator is not None
@@ -152,7 +151,7 @@ def evaluate_keys(
 def evaluate_from_scratch(
     operator: Operator, inputs: Sequence[Updates | None], step: Step
 ) -> Updates | None:
-    """Returns the output of an operator over inputs that have no other rows."""
+    """Returns the output of an operator over inputs that consist of the given rows only."""
     deltas: list[Updates | Batch | None] = []
     before: list[Trace | None] = []
     after: list[Trace | None] = []
@@ -181,15 +180,15 @@ def evaluate_from_scratch(
 
 
 RUN_ROWS = 1000
-"""The cost of one run of a node besides its rows, in rows."""
+"""The fixed cost of one run of a node, in rows."""
 
 FREE_WORK = 40_000
-"""Work that may always be tried, in rows: some ten milliseconds."""
+"""The cost below which following is never abandoned for dense rounds, in rows: about 10 ms."""
 
 DENSE = 2
-"""A round is dense if it costs more than this many times its cost in the last run from scratch.
-Then a change has spread over nearly all rows, and reads their whole history. It goes on so if
-several rounds in a row are dense."""
+"""A round is dense if it costs more than `DENSE` times its cost in the last run from scratch. Then
+the change has spread over nearly all rows, and reads their whole history. After `DENSE` successive
+dense rounds the run is abandoned, because further rounds will be dense too."""
 
 NOTHING_USUAL: Mapping[int, int] = MappingProxyType({})
 
@@ -198,12 +197,14 @@ class LoopRun:
     """One run of a loop.
 
     Args:
-        states: the traces of its nodes, which it extends.
-        budget: the work after which it gives up; None: no limit.
-        usual: the cost of each round of the outermost loop in its last run from scratch, if known.
+        states: the traces of the nodes, which the run extends.
+        budget: the maximum cost of the run in rows; `None` means no limit.
+        usual: the cost of each round of the outermost loop in the last run from scratch, if known.
 
     Attributes:
-        rounds: the cost of each round of the outermost loop.
+        rounds: the cost of each round of the outermost loop in this run.
+        runs: the number of node runs so far.
+        output: the updates that have left the outermost loop.
     """
 
     def __init__(
@@ -250,11 +251,11 @@ class LoopRun:
 
     @property
     def work(self) -> int:
-        """The cost until now, in rows: the rows touched, and a fixed amount for each node."""
+        """The cost so far, in rows: the touched rows, and `RUN_ROWS` for each run of a node."""
         return self.step.touched - self.began + self.touched + RUN_ROWS * self.runs
 
     def close(self) -> None:
-        """Adds the touched rows to the counter of the epoch; `work` does not change."""
+        """Adds the touched rows to those of the epoch's step; `work` does not change."""
         self.step.add_touched(self.touched)
         self.began += self.touched
 
@@ -262,13 +263,13 @@ class LoopRun:
         """Runs the rounds of one loop that begin with `prefix`, until none is pending.
 
         Raises:
-            AbandonedError: if that costs more than the budget.
+            AbandonedError: if the run exceeds its budget, or if its rounds are dense.
         """
         heap = self.heaps[id(scope)]
         watch = DivergenceDetector(self.plan, scope, self.step, self.states)
         depth = len(prefix)
         while heap and heap[0][:depth] < prefix:
-            heapq.heappop(heap)  # of outer rounds that no longer run
+            heapq.heappop(heap)  # a time of an earlier outer round, which no longer runs
         while heap and heap[0][:depth] == prefix:
             time = heapq.heappop(heap)
             before = self.work
@@ -294,8 +295,7 @@ class LoopRun:
         """Records the cost of a round of the outermost loop.
 
         Raises:
-            AbandonedError: if the rounds have become dense, except for work that may always be
-                tried.
+            AbandonedError: if the rounds have become dense and the run costs more than `FREE_WORK`.
         """
         self.rounds[number] = work
         self.dense = self.dense + 1 if work > DENSE * self.usual.get(number, work) else 0
@@ -303,14 +303,14 @@ class LoopRun:
             raise AbandonedError
 
     def _deliver(self, node: int, port: int, time: Time, updates: Updates) -> None:
-        """Puts updates into the inbox of a node; a node of an inner loop gets them in round 0."""
+        """Puts updates into the inbox of a node; in an inner loop they arrive in round 0."""
         depth = self.plan.nodes[node].depth
         time = time + (0,) * (depth - len(time))
         self._wake(node, time)
         self.inbox.setdefault((node, time), {}).setdefault(port, []).append(updates)
 
     def _wake(self, node: int, time: Time) -> None:
-        """Schedules a node at a time."""
+        """Schedules the rounds of all loops around a node, so that the node runs at a time."""
         for depth, scope in enumerate(self.plan.scopes[node], 1):
             mark = (id(scope), time[:depth])
             if mark not in self.known:
@@ -325,10 +325,10 @@ class LoopRun:
             self._give(reader, time, updates)
 
     def _give(self, reader: LoopReader, time: Time, updates: Updates) -> None:
-        """Passes updates of a time to a reader, at the time at which the reader sees them.
+        """Passes updates to a reader, at the time at which they arrive there.
 
-        A variable is its source in round 0 and no longer from round 1 on; then it is the result of
-        the body in the round before. Updates that leave a loop lose their last round.
+        A variable receives its source in round 0 and its negation in round 1, and the result of the
+        body in the next round. Updates that leave a loop lose their last round.
         """
         node, port = reader
         target = self.plan.nodes[node]
@@ -347,7 +347,7 @@ class LoopRun:
             self._deliver(node, port, (*time[:-1], time[-1] + 1), updates)
 
     def _node(self, number: int, time: Time, watch: DivergenceDetector) -> bool:
-        """Runs one node at one time if it has input; returns True if it had."""
+        """Runs one node at one time; returns False if there was no input and nothing scheduled."""
         inbox = self.inbox.pop((number, time), None)
         node = self.plan.nodes[number]
         if node.kind == GROUP:
@@ -415,7 +415,7 @@ class LoopRun:
     def _join(
         self, number: int, node: LoopNode, time: Time, inbox: dict[int, list[Updates]]
     ) -> None:
-        """Pairs dA with the old B, then A and its change with dB; each pair at its bound."""
+        """Pairs dA with B, then A + dA with dB; each pair belongs to the bound of both times."""
         operator = node.operator
         assert isinstance(operator, Join)
         deltas = []
@@ -433,7 +433,7 @@ class LoopRun:
             self._emit(number, at, concat_updates(parts, operator.types))
 
     def _keep(self, node: LoopNode, port: int, delta: Batch | None, time: Time) -> None:
-        """Adds a change to the trace of an input, if the node has one for it."""
+        """Adds a change to the trace of an input, if the node stores this input."""
         state = node.states[port]
         if state is not None and delta is not None:
             self.states[state].append(delta, time)
@@ -449,7 +449,11 @@ class LoopRun:
         *,
         after: bool = False,
     ) -> None:
-        """Pairs the change of one side with the trace of the other."""
+        """Pairs the change of one side with the trace of the other, and adds the pairs to `made`.
+
+        Args:
+            after: True to read an input of the loop after its change.
+        """
         if delta is None:
             return
         other = 1 - side
@@ -486,7 +490,11 @@ class LoopRun:
         trace: Trace,
         marks: int,
     ) -> tuple[Updates, list[Column]] | None:
-        """Pairs on executors; the rounds of the other side are sent as columns."""
+        """Computes the pairs on executors, with the rounds of the other side as columns.
+
+        Args:
+            marks: the number of these rounds.
+        """
         other = 1 - side
         deltas: list[Updates | Batch | None] = [None, None]
         before: list[Trace | None] = [None, None]
@@ -537,7 +545,11 @@ class LoopRun:
 
 
 def tagged_rows(leave: LoopNode, nodes: Sequence[LoopNode], port: int, updates: Updates) -> Updates:
-    """Returns several variables as rows of one collection: the number, then all columns."""
+    """Converts the rows of one of several variables to rows of one collection.
+
+    The result has the number of the variable, then the columns of all variables; those of the other
+    variables are null. With a single variable the rows are unchanged.
+    """
     if len(leave.ports) == 1:
         return updates
     n = len(updates.diff)

@@ -1,9 +1,9 @@
 """Detects loops that do not converge, and reports the rows that keep changing.
 
-The body is a function of the loop's variables once no other input arrives. So if the variables ever
-return to their values of some rounds before, they repeat for ever; a sum of row hashes detects
-that. A loop that never repeats is stopped after a number of rounds that no loop of its size should
-need.
+When no other input arrives any more, the body is a function of the loop's variables. So if the
+variables ever return to the values of an earlier round, they repeat for ever. A sum of row hashes
+detects this. A loop that does not repeat is stopped after a number of rounds that no loop with its
+input size should need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace.batch import Batch
 
 FREE_ROUNDS = 1000
-"""Rounds of an epoch that run before the detection starts."""
+"""The number of rounds of an epoch that run before the detection starts."""
 
 ROUNDS_MIN, ROUNDS_MAX, ROUNDS_PER_ROW = 10_000, 1_000_000, 100
 _WORD = (1 << 64) - 1
@@ -29,7 +29,7 @@ _SHOWN = 3
 
 
 class DivergenceDetector:
-    """Watches one loop in one epoch, from its first round of this run on."""
+    """Checks the rounds of one loop in one run for repetition, and limits their number."""
 
     def __init__(
         self, loop: LoopBody, scope: LoopScope, step: Step, states: Sequence[NestedTrace]
@@ -40,7 +40,7 @@ class DivergenceDetector:
         self.states = states
         self.count = 0
         self.time: Time = ()
-        self.begun = -1  # later rounds belong to this epoch alone; -1: not yet known
+        self.begun = -1  # rounds after this one occur only in this epoch; -1 means not yet computed
         self.sum = (0, 0)
         self.seen: dict[tuple[int, int], int] = {}
         self.last: list[tuple[int, Batch]] = []
@@ -61,7 +61,7 @@ class DivergenceDetector:
         """Ends a round.
 
         Raises:
-            DivergenceError: the loop cannot converge, or did not within its limit of rounds.
+            DivergenceError: if the loop cannot converge, or exceeds its limit of rounds.
         """
         if self.scope.rounds is not None or self.count < FREE_ROUNDS:
             return
@@ -81,7 +81,7 @@ class DivergenceDetector:
             )
 
     def _last_stored_round(self) -> int:
-        """The last round that earlier epochs have reached, at any time of the outer loops."""
+        """Returns the last round of this loop that the stored traces contain."""
         place = self.scope.depth - 1
         inside = set(self.scope.nodes())
         latest = 0
@@ -96,7 +96,11 @@ class DivergenceDetector:
         return latest
 
     def _compare(self) -> None:
-        """Adds the change of this round to the sums, and looks for a round with equal sums."""
+        """Adds the change of this round to the hash sums, and searches a round with equal sums.
+
+        Raises:
+            DivergenceError: if an earlier round has equal sums.
+        """
         plain, mixed = self.sum
         for node, batch in self.last:
             diff = batch.diff.astype(np.uint64)
@@ -120,7 +124,7 @@ class DivergenceDetector:
         return _title(self.step.stage, self.time)
 
     def _changing_rows(self) -> str:
-        """Some rows that still change, as text."""
+        """Returns a text with some rows that still change."""
         shown = []
         for node, batch in self.last:
             types = self.loop.nodes[node].types
@@ -131,10 +135,11 @@ class DivergenceDetector:
 
 
 def overflow_error(stage: str, time: Time, scope: LoopScope, error: CountError) -> DivergenceError:
-    """Returns the error of a loop in which the count of a row exceeded 64 bits.
+    """Returns the error for a loop in which the count of a row exceeded 64 bits.
 
     Args:
-        scope: the loop that ran, `time` its round.
+        time: the round in which this happened, after those of the outer loops.
+        scope: the loop that was running.
     """
     row = "a row" if error.row is None else f"row {error.row!r}"
     bound = (
@@ -151,6 +156,6 @@ def overflow_error(stage: str, time: Time, scope: LoopScope, error: CountError) 
 
 
 def _title(stage: str, time: Time) -> str:
-    """The stage and the loop, for messages."""
+    """Returns the names of the stage and the loop, for messages."""
     where = f" (inner loop, at {time[:-1]} of the loops around it)" if len(time) > 1 else ""
     return f"{titled(stage)}: iterate{where}"

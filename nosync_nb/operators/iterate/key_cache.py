@@ -1,25 +1,25 @@
-"""The key caches of a loop, as Python values, which make few changes cheap.
+"""The key caches of a loop: rows as Python values, which reduce the cost of small changes.
 
-Following one edge through a loop touches a few rows in each round, and numpy costs the same for one
-row as for hundreds. The caches have rows of the loop's traces, and of its arranged inputs, in dicts
-by key. They live with the cost estimate of the loop (see `loop`), in memory and for one version of
-the traces. They may be incomplete, but never wrong.
+A change of a single edge touches a few rows in each round of a loop, and a numpy call costs the
+same for one row as for hundreds. The caches store rows of the loop's traces, and of its arranged
+inputs, in dicts by key. They are attached to the cost estimate of the loop (see `loop`), are only
+in memory, and belong to one version of the traces. They may be incomplete, but are never wrong.
 
 A key is looked up in its trace at its first use, together with all other keys that the same run of
-a node needs. From then on it is cached, and changes of an epoch are applied to the cache. Caches
-hold only columns whose values are equal in Python when they are equal in Spark: integers, booleans
-and strings, nulls included.
+a node needs. Then it is cached, and the changes of each epoch are applied to the cache. Caches
+support only types whose values are equal in Python if and only if they are equal in Spark:
+integers, booleans and strings, including nulls.
 
-For operators by key, the cache of a key's trace has changes; the contents of a key at a round are
-their sum up to it. The evaluation of keys reads that sum again and again, each round of each epoch,
-and most rows of a key are gone by the next round. Therefore the sums themselves are cached, one for
-each round at which a key changes. A lookup finds the round, and a change is added to the sums from
-its round on. The key is evaluated at all of these rounds anyway.
+For operators by key, a trace stores changes; the contents of a key at a round are the sum of the
+changes up to this round. The evaluation of keys reads such sums in each round of each epoch, and
+most rows of a key disappear by the next round. Therefore the sums themselves are cached: one for
+each round in which a key changes. A change is added to all sums from its round on. This adds no
+further cost, because the key is evaluated in all of these rounds.
 
-This holds only for loops that are not nested, because there rounds are totally ordered. A key whose
-sums would take far more memory than its changes keeps the changes instead.
+Sums are cached only for loops that are not nested, because only their rounds are totally ordered.
+A key whose sums would need far more memory than its changes is cached as changes.
 
-Counts are Python integers, and stay below the limit of 64-bit products; larger counts are left to
+Counts are Python integers below the limit of 64-bit products. Epochs with larger counts run on
 numpy, which detects an overflow of 64 bits.
 """
 
@@ -49,23 +49,23 @@ Pick = Callable[[Row], Any]
 Place = TypeVar("Place", bound=tuple[Any, ...])
 
 ROWS_MAX = 100_000
-"""The rows and keys that are cached from one epoch to the next: some twenty megabytes."""
+"""The maximum number of rows and keys that are cached between epochs; about twenty megabytes."""
 
 WHOLE_ROWS = 5000
-"""A trace of at most this many rows is read as a whole, once: some five milliseconds."""
+"""The maximum number of rows of a trace that is cached as a whole, in about five milliseconds."""
 
 SPREAD_ROWS = 5000
-"""An epoch that looks up more rows of a trace, and half of its rows, has spread over it."""
+"""An epoch is abandoned if it looks up more rows of a trace than this and than half of its rows."""
 
 PLAIN_TYPES = frozenset((*INTEGERS, "boolean", "string"))
 
 
 class TooManyChangesError(Exception):
-    """The epoch has too many changes, or is unsuited to a run on rows for another reason."""
+    """The epoch has too many changes for a run on rows, or cannot be run on rows."""
 
 
 def value_picker(places: Sequence[int]) -> Pick:
-    """Returns a function that takes some values of a row, as a tuple."""
+    """Returns a function that extracts some values of a row as a tuple."""
     first = places[0] if places else 0
     if tuple(places) == tuple(range(first, first + len(places))):
         return itemgetter(slice(first, first + len(places)))
@@ -73,12 +73,12 @@ def value_picker(places: Sequence[int]) -> Pick:
 
 
 def key_picker(layout: Layout) -> Pick:
-    """Returns a function that takes the key of a row."""
+    """Returns a function that extracts the key of a row."""
     return value_picker(layout.places)
 
 
 def rows_of_columns(columns: Sequence[Column], diff: Any) -> Pairs:
-    """Returns columns as rows."""
+    """Converts columns to rows with diffs."""
     return list(zip(zip(*_values(columns), strict=True), diff.tolist(), strict=True))
 
 
@@ -87,12 +87,12 @@ def _values(columns: Sequence[Column]) -> list[list[Any]]:
 
 
 def _tuples(values: Sequence[list[Any]], n: int) -> Iterable[Row]:
-    """The rows of some columns, `n` of them even if there is no column."""
+    """Converts the values of columns to `n` rows, even if there are no columns."""
     return zip(*values, strict=True) if values else [()] * n
 
 
 def columns_of_rows(pairs: Iterable[tuple[Row, int]], types: Sequence[str]) -> Updates:
-    """Returns rows as columns; there is at least one row.
+    """Converts at least one row to columns.
 
     Raises:
         OverflowError: if a count has more than 64 bits.
@@ -116,11 +116,11 @@ def _column(values: Sequence[Any], type_: str) -> Column:
 
 
 class KeyCache(Generic[Place]):
-    """Some keys of a trace with their rows.
+    """The rows of some keys of a trace.
 
     Attributes:
-        by_key: the counts of the rows of each cached key, empty for a key without rows.
-        trace: where other keys are looked up, while an epoch runs.
+        by_key: the counts of the rows of each cached key; an empty dict for a key without rows.
+        trace: the trace in which other keys are looked up while an epoch runs.
         whole: True if the whole trace is cached.
         rows_count: the number of cached rows and keys.
     """
@@ -135,17 +135,17 @@ class KeyCache(Generic[Place]):
         self.trace = Trace(layout)
         self.rows_count = 0
         self.whole = False
-        self._looked = 0  # rows, by this epoch
+        self._looked = 0  # the number of rows that this epoch has looked up
 
     def learn(self, keys: Collection[Row]) -> None:
-        """Looks up the keys that are not cached.
+        """Looks up and caches the keys that are not cached.
 
         Raises:
-            TooManyChangesError: if they have too many rows.
-            AbandonedError: if the epoch has looked up half of a large trace, because then it
-                spreads further.
+            TooManyChangesError: if the keys have too many rows.
+            AbandonedError: if the epoch has looked up half of a large trace, because its change
+                will then spread further.
 
-        Cost: one lookup for all of them, and none if all are cached.
+        Cost: one lookup for all missing keys; none if all keys are cached.
         """
         by_key = self.by_key
         if all(map(by_key.__contains__, keys)):
@@ -176,7 +176,7 @@ class KeyCache(Generic[Place]):
         self._complete(missing)
 
     def _learn_all(self) -> None:
-        """Reads the whole trace."""
+        """Caches the whole trace."""
         contents: dict[Row, dict[Place, int]] = {}
         places = self.layout.places
         for part in self.trace.parts():
@@ -196,7 +196,7 @@ class KeyCache(Generic[Place]):
         self._complete(missing)
 
     def begin_epoch(self, trace: Trace) -> None:
-        """Starts an epoch: keys that are not cached are looked up in this trace."""
+        """Starts an epoch: keys that are not cached are looked up in `trace`."""
         self.trace, self._looked = trace, 0
 
     def close(self) -> None:
@@ -204,11 +204,11 @@ class KeyCache(Generic[Place]):
         self.trace = Trace(self.layout)
 
     def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[Place]:
-        """The keys under which the cache counts the rows that were read."""
+        """Returns the keys of the inner dicts for `n` rows that were read."""
         raise AssertionError("subclasses implement _places")
 
     def _complete(self, keys: Sequence[Row]) -> None:
-        """Drops rows that cancel, after a lookup, and counts the rest."""
+        """Finishes a lookup: drops rows that cancel, and counts the remaining ones."""
         for key in keys:
             counts = self.by_key[key]
             if 0 in counts.values():
@@ -218,9 +218,10 @@ class KeyCache(Generic[Place]):
 
 
 class TimedKeyCache(KeyCache[tuple[Row, Time]]):
-    """A trace of the loop: by key the counts of (row, time).
+    """A cache of a trace of the loop; it counts (row, time) for each key.
 
     Attributes:
+        width: the number of columns before the rounds.
         added: the additions of this epoch, with their times.
     """
 
@@ -234,13 +235,13 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
         self._times: dict[Time, Time] = {}
 
     def add(self, change: Mapping[Row, int], time: Time) -> None:
-        """Adds the changes of this epoch at a time, none with count 0; takes ownership of them."""
+        """Adds changes of this epoch at a time, and takes ownership; no count may be 0."""
         if change:
             self.added.append((time, change))
             self._count(change.items(), time)
 
     def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
-        """Counts changes at a time where their keys are cached."""
+        """Adds changes to the cached keys, and remembers those of other keys for a later lookup."""
         by_key, key_of = self.by_key, self.key
         added_count = 0
         for row, diff in pairs:
@@ -266,7 +267,7 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
         self.rows_count += added_count
 
     def emitted(self) -> Batch | None:
-        """Returns all additions of this epoch, once."""
+        """Returns the sum of the additions of this epoch, and forgets them; None if it is empty."""
         added, self.added, self._unknown = self.added, [], {}
         by_time: dict[Time, Mapping[Row, int]] = {}
         for time, change in added:
@@ -288,7 +289,7 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
         lengths = [*map(len, by_time.values())]
         for rounds, type_ in zip(zip(*by_time, strict=True), types[width:], strict=True):
             columns.append(np.array(rounds, FIXED[type_]).repeat(lengths))
-        # Distinct rows in no order: they are sorted at the first lookup.
+        # The rows are distinct, so they need no order; the first lookup sorts them.
         return Batch(UNORDERED, columns, NO_HASHES, NO_HASHES, np.array(diffs, np.int64))
 
     def _places(self, values: Sequence[list[Any]], n: int) -> Iterable[tuple[Row, Time]]:
@@ -312,7 +313,12 @@ class TimedKeyCache(KeyCache[tuple[Row, Time]]):
 
 
 class InputKeyCache(KeyCache[Row]):
-    """An arranged input of the loop: by key the counts of rows, at the epoch's end."""
+    """A cache of an arranged input of the loop; it counts rows at the end of the epoch.
+
+    Attributes:
+        changed: the changes of this epoch, by key.
+        upper: the end of the last epoch that the cache contains.
+    """
 
     __slots__ = ("changed", "upper")
 
@@ -322,7 +328,7 @@ class InputKeyCache(KeyCache[Row]):
         self.upper = 0
 
     def follow(self, pairs: Pairs, after: Trace) -> None:
-        """Applies the changes of an epoch."""
+        """Applies the changes of an epoch; keys that are not cached are looked up in `after`."""
         self.begin_epoch(after)
         self.upper = cached_upper(after)
         self.changed = {}
@@ -360,12 +366,12 @@ def _count_in(counts: dict[Row, int], row: Row, diff: int) -> None:
 
 
 def cached_upper(trace: Trace) -> int:
-    """Returns the epoch up to which the changes of a trace are known."""
+    """Returns the upper bound of the last layer of a trace, by which caches recognise versions."""
     return trace.layers[-1].upper if trace.layers else 0
 
 
 COUNT_MAX = 1 << 53
-"""Larger counts and sums are left to numpy, which detects an overflow of 64 bits."""
+"""The maximum count or sum in a run on rows. Numpy handles larger ones, and detects overflows."""
 
 RowCounts = dict[Row, int]
 """The count of each row."""
@@ -376,20 +382,20 @@ _EMPTY: RowCounts = {}
 _NOTHING: tuple[RowCounts, Time | None] = _EMPTY, None
 
 SUMS_MAX = 1 << 12
-"""A key whose sums would take more rows keeps its changes."""
+"""The maximum number of rows in the sums of a key; a larger key is cached as changes."""
 
 
 def add_pairs(held: RowCounts, pairs: Iterable[tuple[Row, int]]) -> None:
-    """Adds rows to counts; rows that cancel stay with a count of 0."""
+    """Adds rows to counts; rows that cancel remain with a count of 0."""
     for row, diff in pairs:
         held[row] = held.get(row, 0) + diff
 
 
 def consolidated_pairs(parts: Iterable[Pairs]) -> RowCounts:
-    """Returns the sum of lists of rows, without those that cancel.
+    """Returns the counts of rows in several lists, without rows that cancel.
 
     Raises:
-        TooManyChangesError: if a count exceeds the limit of 64-bit products.
+        TooManyChangesError: if a count exceeds `COUNT_MAX`.
     """
     sums: RowCounts = {}
     for pairs in parts:
@@ -401,7 +407,7 @@ def consolidated_pairs(parts: Iterable[Pairs]) -> RowCounts:
 
 
 def without_zeros(held: RowCounts) -> RowCounts:
-    """Returns the rows that do not cancel; the same dict, if that is all."""
+    """Returns the counts that are not 0; the same dict if none is 0."""
     if 0 in held.values():
         return {row: count for row, count in held.items() if count}
     return held
@@ -417,12 +423,12 @@ def least_upper_bound(time: Time, other: Time) -> Time:
 
 
 class KeySteps:
-    """The rows of one key from each of some rounds on, up to the next of them.
+    """The rows of one key in each round, stored for the rounds in which they change.
 
     Attributes:
-        rounds: ascending.
-        sums: for each of them.
-        rows_count: the number of rows that it takes.
+        rounds: the rounds in which the key changes, ascending.
+        sums: the counts of the rows from each of these rounds until the next one.
+        rows_count: the number of rows in all sums.
     """
 
     __slots__ = ("rounds", "rows_count", "sums")
@@ -444,7 +450,7 @@ class KeySteps:
 
     @property
     def changes(self) -> Changes:
-        """The changes whose sums are cached."""
+        """The changes from which the sums result."""
         made: Changes = {}
         before: RowCounts = {}
         for at, sums in zip(self.rounds, self.sums, strict=True):
@@ -456,7 +462,7 @@ class KeySteps:
         return made
 
     def add(self, row: Row, diff: int, at: int) -> int:
-        """Adds to the count of a row from a round on; returns how many rows more it takes."""
+        """Adds to the count of a row from a round on; returns the growth of `rows_count`."""
         rounds, sums = self.rounds, self.sums
         place = bisect_left(rounds, at)
         more = 0
@@ -465,9 +471,7 @@ class KeySteps:
             rounds.insert(place, at)
             sums.insert(place, before)
             more = len(before)
-        for each in (
-            sums[place:] if place else sums
-        ):  # no function call for each: this is the hot path
+        for each in sums[place:] if place else sums:  # inline, because this is the hot path
             count = each.get(row)
             if count is None:
                 each[row] = diff
@@ -481,10 +485,10 @@ class KeySteps:
         return more
 
     def let_go(self, place: int) -> int:
-        """Drops the rounds from a position on whose rows equal those of the previous round.
+        """Drops rounds from a position on while their rows equal those of the previous round.
 
         Returns:
-            how many rows less it takes.
+            the reduction of `rows_count`.
         """
         rounds, sums = self.rounds, self.sums
         held = sums[place - 1] if place else {}
@@ -497,7 +501,7 @@ class KeySteps:
 
 
 class RoundState(TimedKeyCache):
-    """A trace of an operator by key, in a loop that is not nested."""
+    """A cache of a trace of an operator by key, in a loop that is not nested; it caches sums."""
 
     __slots__ = ("_steps",)
 
@@ -506,7 +510,7 @@ class RoundState(TimedKeyCache):
         self._steps: dict[Row, KeySteps] = {}
 
     def _count(self, pairs: Iterable[tuple[Row, int]], time: Time) -> None:
-        """Counts changes at a time where their keys are cached."""
+        """Adds changes to the sums of their keys; those of keys without sums to their changes."""
         key_of, steps_of, at = self.key, self._steps, time[0]
         rest: list[tuple[Row, int]] = []
         more = 0
@@ -526,7 +530,7 @@ class RoundState(TimedKeyCache):
             super()._count(rest, time)
 
     def at(self, key: Row, time: Time) -> tuple[RowCounts, Time | None]:
-        """Returns a cached key's rows at a time, read-only, and the time of their next change."""
+        """Returns a cached key's rows at a time (read-only) and the time of their next change."""
         steps = self._steps.get(key)
         if steps is None:
             changes = self.by_key[key]
@@ -543,7 +547,7 @@ class RoundState(TimedKeyCache):
         held = sums[place - 1] if place else _EMPTY
         if place == len(rounds):
             return held, None
-        if sums[place] == held:  # the change of that round was reverted since
+        if sums[place] == held:  # the change in that round has been reverted
             self.rows_count -= steps.let_go(place)
             if place == len(rounds):
                 return held, None
@@ -551,7 +555,7 @@ class RoundState(TimedKeyCache):
 
 
 def _looked_through(changes: Changes, time: Time) -> tuple[RowCounts, Time | None]:
-    """The sum of changes at a time, and the time of the next change."""
+    """Returns the sum of the changes up to a time, and the time of the next change."""
     sums: RowCounts = {}
     after: Time | None = None
     for (row, at), diff in changes.items():
@@ -563,12 +567,12 @@ def _looked_through(changes: Changes, time: Time) -> tuple[RowCounts, Time | Non
 
 
 class LoopKeyCaches:
-    """The cached keys of all traces and inputs that a loop looks up.
+    """The key caches of all traces and inputs that a loop looks up.
 
     Attributes:
-        states: of each trace of the loop, without its mark.
-        outside: of each input that has a layout.
-        known: for each row-wise node the output of a row, as rows with signs.
+        states: the cache of each trace of the loop, except its mark.
+        outside: the cache of each input that has a layout, by number of the input.
+        known: for each row-wise node the cached outputs of rows, as rows with signs.
     """
 
     def __init__(self, loop: LoopBody) -> None:
@@ -593,9 +597,9 @@ class LoopKeyCaches:
         return sum(each.rows_count for each in every)
 
     def follows(self, loop: LoopBody, step: Step) -> bool:
-        """Returns True if the caches agree with the traces before an epoch.
+        """Returns True if the caches describe the traces before an epoch.
 
-        An epoch may have failed after the loop ran; its changes were discarded then.
+        They do not if the previous epoch failed after the loop ran, which discarded its changes.
         """
         if self.loop is not loop:
             return False
@@ -609,12 +613,12 @@ class LoopKeyCaches:
         )
 
     def begin_epoch(self, step: Step) -> None:
-        """Starts an epoch: keys that are not cached are looked up in its traces."""
+        """Starts an epoch: keys that are not cached are looked up in the loop's own traces."""
         for state, trace in zip(self.states, step.state, strict=False):
             state.begin_epoch(trace)
 
     def leave(self, step: Step) -> None:
-        """Emits the changes of the epoch, and ends it."""
+        """Emits the changes of the loop's traces, and ends the epoch."""
         self._uppers = []
         for number, state in enumerate(self.states):
             batch = step.emitted[number] = state.emitted()

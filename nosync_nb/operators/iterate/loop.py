@@ -1,22 +1,24 @@
 """The loop as one operator: it follows the changes of an epoch, or runs from scratch.
 
-The state of all its nodes are traces of the operator, with rounds as columns, logged and restored
-like any other. `batch_driver` runs the rounds, and `LoopCostEstimate` chooses if they start from
-the changes or from nothing. A run from scratch is compared with the previous result. The traces are
-then cleared first, or changed by the difference if that is smaller.
+The state of all nodes is stored in traces of the operator, with rounds as columns. They are logged
+and restored like any other traces. `batch_driver` runs the rounds. `LoopCostEstimate` decides if
+they start from the changes or from scratch. After a run from scratch, the output is the difference
+from the previous result. The traces are then cleared and refilled, or changed by the difference if
+that is smaller.
 
-Following changes costs in proportion to the rows that they touch in every round, because the whole
-history of a key is read again. If nearly all rows are touched, a run from scratch costs a fraction
-of that. Therefore following is given up when it has cost three fifths of the last run from scratch,
-in a small loop as much as that run, or as soon as rounds are dense (see `batch_driver`, and for
-rows `row_driver`). So an epoch costs at most about twice that.
+The cost of following changes is proportional to the rows that they touch in each round, because the
+whole history of a key is read again. If nearly all rows are touched, a run from scratch costs a
+fraction of this. Therefore following is abandoned when it has cost three fifths of the last run
+from scratch, or in a small loop the whole cost of that run. It is also abandoned when rounds are
+dense (see `batch_driver`, and `row_driver` for runs on rows). So an epoch costs at most about twice
+the cost of a run from scratch.
 
-A loop that gave up twice in a row *rests*: it has no traces except a mark, since they would change
-altogether. It runs from scratch each epoch, and only the difference of its result is logged. Every
-now and then it stores the traces of such a run, and follows the next epoch to see if that pays
-again.
+A loop that abandoned following in two successive epochs *rests*. It then has no traces except a
+mark, because all of its traces would change in each epoch. It runs from scratch in each epoch, and
+logs only the difference of its result. From time to time it stores the traces of such a run, and
+follows the next epoch, to test if following pays again.
 
-The estimates are in memory. They decide the cost of an epoch, never its result. After a restart
+The estimates are in memory. They affect the cost of an epoch, never its result. After a restart
 they are guessed.
 """
 
@@ -39,28 +41,28 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
 
 SMALL_WORK = 100_000
-"""A loop whose run from scratch costs at most this is small. A change of one row takes as many
-rounds as all rows do, so following it costs nearly as much, and still less."""
+"""The maximum cost of a run from scratch, in rows, of a small loop. In a small loop following costs
+nearly the same, because a single row needs the same number of rounds."""
 
 GUESS = 4
-"""After a restart a run from scratch is assumed to cost this many times the rows of the loop's
-traces, and not to be small."""
+"""The assumed cost of a run from scratch after a restart, in multiples of the rows of the loop's
+traces. It is at least `SMALL_WORK`."""
 
 PATIENCE_MIN, PATIENCE_MAX = 4, 64
-"""How many epochs a loop rests before it tries to follow again: more each time."""
+"""The bounds of the number of epochs for which a loop rests; the number doubles each time."""
 
 
 class LoopCostEstimate:
     """The costs of one loop in the past.
 
     Attributes:
-        whole: the work of its last run from scratch, None if unknown.
-        rounds: the work of each of its rounds, those of the outermost loop.
-        failed: how many times in a row following was given up.
-        patience: the number of epochs of its next rest.
-        rests: the number of epochs that it still rests.
+        whole: the cost of the last run from scratch in rows; None if it is unknown.
+        rounds: the cost of each round of the outermost loop in that run.
+        failed: the number of successive epochs in which following was abandoned.
+        patience: the number of epochs of the next rest.
+        rests: the number of epochs for which the loop still rests.
         mirror: the key caches of the loop, if any.
-        unmirrored: the number of epochs in which they are not rebuilt.
+        unmirrored: the number of further epochs in which missing key caches are not rebuilt.
     """
 
     __slots__ = ("_gaps", "failed", "mirror", "patience", "rests", "rounds", "unmirrored", "whole")
@@ -76,36 +78,36 @@ class LoopCostEstimate:
         self._gaps = 0
 
     def take_mirror(self) -> LoopKeyCaches | None:
-        """Returns the key caches, if any; the caller owns them from now on."""
+        """Takes the key caches, if any, which transfers their ownership to the caller."""
         mirror, self.mirror = self.mirror, None
         return mirror
 
     def ran_anew(self, work: int, rounds: Mapping[int, int]) -> None:
-        """Records a run from scratch."""
+        """Records the cost of a run from scratch, and of its rounds."""
         self.whole = work
         self.rounds = rounds
 
     def gave_up(self) -> None:
-        """Records that a run over rows met too many: caches are left out longer each time."""
+        """Records that a run on rows had too many changes; caches are then unused for longer."""
         self._gaps = min(2 * self._gaps + 1, PATIENCE_MAX)
         self.unmirrored = self._gaps
 
     def was_few(self) -> None:
-        """Records that a run over rows paid: the next failure counts for less."""
+        """Records that a run on rows succeeded; a later failure then has a shorter effect."""
         self._gaps //= 2
 
     def mirrors(self) -> bool:
-        """Returns True if missing key caches are rebuilt."""
+        """Returns True if missing key caches may be rebuilt in this epoch; counts the epoch."""
         if self.unmirrored > 0:
             self.unmirrored -= 1
             return False
         return True
 
     def budget(self, rows_count: int) -> int:
-        """Returns the work that following may cost.
+        """Returns the maximum cost of following, in rows.
 
         Args:
-            rows_count: the rows of the loop's traces.
+            rows_count: the number of rows of the loop's traces.
         """
         whole = self.whole
         if whole is None:
@@ -118,7 +120,7 @@ class LoopCostEstimate:
         self.patience = PATIENCE_MIN
 
     def keeps(self, *, resting: bool) -> bool:
-        """Returns True if a run from scratch stores its traces for the next epoch."""
+        """Returns True if the current run from scratch stores its traces; records the run."""
         if resting:
             self.rests -= 1
             if self.rests > 0:
@@ -138,14 +140,14 @@ MARK = Layout(("int",))
 
 
 class Loop(Operator):
-    """Runs a body on its own output.
+    """Runs a body repeatedly on its own output.
 
     Args:
-        nodes: all nodes, also of inner loops.
+        nodes: all nodes, including those of inner loops.
         scope: the outermost loop.
-        inputs: for each input from outside the layout in which it is read, or None.
-        state: layouts of the nodes' traces, and the number of rounds in each.
-        output: the node that leaves the outermost loop.
+        inputs: for each input of the loop the layout in which it is read, or None.
+        state: the layouts of the nodes' traces, and the number of rounds in each.
+        output: the number of the node that leaves the outermost loop.
     """
 
     name = "iterate"
@@ -186,7 +188,7 @@ class Loop(Operator):
     def step(self, step: Step) -> Updates | None:
         effort: LoopCostEstimate = step.memo or LoopCostEstimate()
         step.remember(effort)
-        # However this epoch runs, caches that have not followed it describe another state.
+        # The caches are taken, because caches that miss this epoch would describe another state.
         mirror = effort.take_mirror()
         resting = _rests(step.state[-1])
         if resting:
@@ -201,7 +203,7 @@ class Loop(Operator):
             run = self._run(step, step.state, budget, effort)
         except AbandonedError:
             return self._run_from_scratch(step, effort, resting=False)
-        if budget is None:  # there were no rows before, so the changes are all rows
+        if budget is None:  # the traces had no rows, so this run was one from scratch
             effort.ran_anew(run.work, run.rounds)
         else:
             effort.followed()
@@ -212,7 +214,13 @@ class Loop(Operator):
     def _run_on_rows(
         self, step: Step, effort: LoopCostEstimate, budget: int, mirror: LoopKeyCaches | None
     ) -> RowLoopRun | None:
-        """Runs the rounds on rows, if they are few; None if they must run on the traces."""
+        """Runs the rounds row by row if there are few changes.
+
+        Returns None if the rounds must run on the traces.
+
+        Raises:
+            AbandonedError: if a run from scratch is cheaper.
+        """
         changed = sum(len(delta.diff) for delta in step.deltas if delta is not None)
         if not self.shape.possible or changed > FEW_ROWS:
             return None
@@ -230,7 +238,7 @@ class Loop(Operator):
             mirror.leave(step)
         except AbandonedError:
             run.close()
-            raise  # a run on rows detects spreading cheaply, so the next epoch tries it again
+            raise  # no `gave_up`, because a run on rows detects this cheaply in the next epoch too
         except (TooManyChangesError, OverflowError, CountError):
             effort.gave_up()
             step.undo(touched)
@@ -244,7 +252,7 @@ class Loop(Operator):
     def _run(
         self, step: Step, traces: Sequence[Trace], budget: int | None, effort: LoopCostEstimate
     ) -> LoopRun:
-        """Runs the rounds, until nothing changes any more."""
+        """Runs the rounds on traces until nothing changes any more."""
         states = [
             NestedTrace(trace, depth) for trace, depth in zip(traces, self.depths, strict=False)
         ]
@@ -263,7 +271,7 @@ class Loop(Operator):
     def _run_from_scratch(
         self, step: Step, effort: LoopCostEstimate, *, resting: bool
     ) -> Updates | None:
-        """Runs from scratch; the change is the difference to the previous result."""
+        """Runs from scratch, and returns the difference from the previous result."""
         inner = self._full_step(step)
         run = self._run(inner, inner.state, None, effort)
         step.add_touched(inner.touched)
@@ -280,7 +288,7 @@ class Loop(Operator):
         return self._difference(step, run)
 
     def _full_step(self, step: Step) -> Step:
-        """The step of a first run over all current rows."""
+        """Returns a step for a first run over all current rows of the inputs."""
         deltas: list[Updates | None] = []
         before: list[Trace | None] = []
         consolidated: dict[int, Updates] = {}
@@ -297,7 +305,10 @@ class Loop(Operator):
         )  # fmt: skip
 
     def _replace_traces(self, step: Step, run: LoopRun) -> None:
-        """Emits the traces of a run from scratch: all after a clear, or the difference if less."""
+        """Emits the traces of a run from scratch.
+
+        Emits their difference from the stored traces, or clears these first if that is smaller.
+        """
         batches = [state.emitted() for state in run.states]
         changed: list[Batch | None] = []
         for old, new in zip(step.state, batches, strict=False):
@@ -311,12 +322,12 @@ class Loop(Operator):
             step.emitted[number] = batch
 
     def _difference(self, step: Step, run: LoopRun) -> Updates | None:
-        """The result of a run from scratch, less the previous result."""
+        """Returns the result of a run from scratch minus the previous result."""
         before = () if step.held is None else step.held.parts()
         return self._result([*(part.updates.negated() for part in before), *run.output])
 
     def _result(self, parts: Sequence[Updates]) -> Updates | None:
-        """The sum of the output parts, None without parts."""
+        """Returns the sum of the output parts; None if it is empty."""
         if not parts:
             return None
         batch = arrange(Layout(self.types), concat_updates(parts, self.types))
@@ -324,7 +335,7 @@ class Loop(Operator):
 
 
 def _rests(mark: Trace) -> bool:
-    """Returns True if a loop has no traces."""
+    """Returns True if a loop rests, so that it has no traces except its mark."""
     return sum(int(part.diff.sum()) for part in mark.parts()) > 0
 
 
@@ -338,7 +349,7 @@ def _rows_count(batches: Sequence[Batch | None]) -> int:
 
 
 def _scopes(scope: LoopScope, above: tuple[LoopScope, ...]) -> dict[int, tuple[LoopScope, ...]]:
-    """The loops around each node, outermost first."""
+    """Returns the loops around each node, outermost first."""
     chain = (*above, scope)
     scopes = {}
     for item in scope.items:

@@ -1,8 +1,9 @@
-"""Traces inside a loop: rows with the rounds at which they changed.
+"""Traces inside a loop: rows with the rounds in which they changed.
 
-Earlier epochs are complete, so they are collapsed as in any trace. Rounds never are, because a
-change of a later epoch at round 3 must meet the rows at round 3. Rounds are the last columns. Times
-are compared as vectors: a row counts at time T if each of its rounds is at most that of T.
+Earlier epochs are complete, so their changes are added up as in any trace. The changes of different
+rounds are never added up, because a change of a later epoch in round 3 must meet the rows at round
+3. The rounds are the last columns of a row. Times are compared as vectors: a row counts at time T
+if each of its rounds is at most the corresponding round of T.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ ROUND = "int"
 
 
 def timed_layout(layout: Layout, depth: int) -> Layout:
-    """Returns the layout of a trace inside `depth` loops."""
+    """Returns the layout of a trace inside `depth` loops, with the rounds as last columns."""
     return Layout((*layout.types, *(ROUND,) * depth), layout.places, layout.order)
 
 
 class StateSplit(NamedTuple):
-    """The rows of a trace for some keys at a time, and the later times at which they change.
+    """The rows of some keys at a time, and the later times at which these keys change.
 
-    `later` holds (time, probes): the least upper bounds with the requested time.
+    Attributes:
+        probe: the number of the key of each row.
+        updates: the rows, without rounds.
+        later: (time, numbers of keys). Each time is the least upper bound of the requested time and
+            the time of a change.
     """
 
     probe: Index
@@ -39,11 +44,11 @@ class StateSplit(NamedTuple):
 
 
 class NestedTrace:
-    """One trace of a loop while an epoch runs: the previous rows, and the additions of this epoch.
+    """One trace of a loop while an epoch runs: the stored rows and the additions of this epoch.
 
     Args:
-        trace: the result of earlier epochs.
-        depth: the number of rounds of a row.
+        trace: the rows of earlier epochs.
+        depth: the number of rounds of each row.
     """
 
     __slots__ = ("added", "depth", "trace", "width")
@@ -55,7 +60,7 @@ class NestedTrace:
         self.added: list[Batch] = []
 
     def append(self, batch: Batch, time: Time) -> None:
-        """Adds a change of one time. The batch has the same key, without rounds."""
+        """Adds the change at one time; the batch has the layout of the trace without rounds."""
         n = len(batch)
         layout = self.trace.layout
         marks: list[Column] = []
@@ -74,14 +79,14 @@ class NestedTrace:
         self.trace, _ = append_layer(self.trace, Layer(at, at + 1, (arranged,)))
 
     def emitted(self) -> Batch | None:
-        """Returns all additions of this epoch."""
+        """Returns the sum of the additions of this epoch; None if it is empty."""
         if not self.added:
             return None
         batch = merge(self.trace.layout, self.added)
         return batch if len(batch) else None
 
     def at(self, time: Time, khash: Hashes, keys: Sequence[Column]) -> StateSplit | None:
-        """Returns the rows of the trace at `time` for keys; None if it has no row of them."""
+        """Returns the rows of some keys at `time`; None if the trace has no rows of them."""
         matches = self.trace.lookup(khash, keys)
         return None if matches is None else split_by_time(matches, self.width, time)
 
@@ -91,7 +96,7 @@ def split_by_time(matches: LookupResult, width: int, time: Time) -> StateSplit:
 
     Args:
         width: the number of columns before the rounds.
-        time: as many rounds as the rows have, or more.
+        time: the requested time; it has at least the number of rounds of the rows.
     """
     columns, diff, probe = matches.columns, matches.diff, matches.probe
     marks = columns[width:]
@@ -116,7 +121,7 @@ def split_by_time(matches: LookupResult, width: int, time: Time) -> StateSplit:
 
 
 def equal_runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Index]]:
-    """Returns the rows grouped by equal values: (a row of the group, all rows of it)."""
+    """Groups row positions by equal values: (a row of the group, all rows of the group)."""
     order = np.lexsort(tuple(reversed(columns)))
     changes = np.zeros(len(order) - 1, bool)
     for column in columns:
@@ -128,7 +133,11 @@ def equal_runs(columns: Sequence[npt.NDArray[np.int32]]) -> list[tuple[int, Inde
 def at_least_upper_bounds(
     updates: Updates, marks: Sequence[Column], time: Time
 ) -> list[tuple[Time, Updates]]:
-    """Returns updates made at `time` from rows that carry rounds: each at the bound of both."""
+    """Groups updates by the least upper bound of `time` and the rounds of each row.
+
+    Args:
+        marks: the rounds of the rows that were joined at `time`.
+    """
     if not marks:
         return [(time, updates)]
     bounds = [np.maximum(np.asarray(m), t) for m, t in zip(marks, time, strict=False)]

@@ -1,8 +1,8 @@
-"""The contents of a loop, as data: nodes, the scopes they belong to, and the readers of each node.
+"""The contents of a loop, as data: its nodes, their scopes, and the readers of each node.
 
-A loop is one operator of the dataflow; its body is a small dataflow of its own. A **node** at depth
-k is inside k loops and its updates carry k rounds. A collection that depends on no variable of the
-loop is not a node here: it is an input of the whole loop.
+A loop is one operator of the dataflow, and its body is a small dataflow inside it. A **node** at
+depth k is inside k loops, and its updates carry k rounds. A collection that does not depend on a
+variable of the loop is not a node, but an input of the whole loop.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from nosync_nb.operators.base import Operator
 from nosync_nb.trace.batch import Layout
 
 VARIABLE, RESULT, LEAVE = "variable", "result", "leave"
-"""Kinds of nodes beside those of operators: a loop variable; its next value; the value after the
-loop. They consolidate, so that pairs that cancel do not circulate for ever."""
+"""The kinds of nodes without an operator: a loop variable, its next value, and its value after the
+loop. These nodes consolidate, so that updates that cancel do not circulate for ever."""
 
 
 class LoopPort(NamedTuple):
-    """The source of an input of a node: node `number`, or, if `outside`, the loop's input."""
+    """The source of an input of a node: node `number`, or (`outside`) that input of the loop."""
 
     outside: bool
     number: int
@@ -30,13 +30,13 @@ class LoopNode:
     """A node inside a loop.
 
     Attributes:
-        kind: how it runs.
-        types: of its output.
-        ports: its inputs.
-        depth: the number of rounds that its updates carry.
-        operator: the kernel, None for a variable or a leave node.
-        states: for each input the number of its own trace, or None; last that of its output, if it
-            is evaluated by key.
+        kind: `PLAIN`, `JOIN` or `GROUP` for an operator; else `VARIABLE`, `RESULT` or `LEAVE`.
+        types: the column types of the output.
+        ports: the sources of the inputs.
+        depth: the number of rounds that the updates carry.
+        operator: the kernel; None for a node without an operator.
+        states: for each input the number of the trace that stores it, or None. For an operator by
+            key the number of the trace of the output follows.
     """
 
     kind: str
@@ -47,18 +47,18 @@ class LoopNode:
     states: tuple[int | None, ...] = ()
 
     def read(self, port: LoopPort) -> None:
-        """Adds an input."""
+        """Adds an input at the end."""
         self.ports = (*self.ports, port)
 
 
 @dataclass
 class LoopScope:
-    """One loop: the nodes of a round, in order.
+    """One loop: the nodes and inner loops of a round, in order.
 
     Attributes:
-        depth: 1 for the outermost.
-        rounds: the maximum number of rounds, None: until nothing changes.
-        items: nodes and inner loops, inputs before their readers.
+        depth: the depth of the loop; 1 for the outermost one.
+        rounds: the maximum number of rounds; `None` means to run until nothing changes.
+        items: numbers of nodes, and inner loops; inputs come before their readers.
     """
 
     depth: int
@@ -66,7 +66,7 @@ class LoopScope:
     items: list[int | LoopScope] = field(default_factory=list)
 
     def nodes(self) -> list[int]:
-        """Returns the nodes of this loop and of its inner loops."""
+        """Returns the numbers of the nodes of this loop and of its inner loops."""
         nodes: list[int] = []
         for item in self.items:
             nodes += item.nodes() if isinstance(item, LoopScope) else [item]
@@ -96,7 +96,7 @@ def readers_of_nodes(
 
 
 class LoopBody(Protocol):
-    """What the runs of a loop read of it; see `loop.Loop`."""
+    """The attributes of a loop that its runs use; see `loop.Loop`."""
 
     nodes: tuple[LoopNode, ...]
     scope: LoopScope
@@ -111,4 +111,4 @@ class LoopBody(Protocol):
 
 
 class AbandonedError(Exception):
-    """The run exceeded its budget; its results are discarded."""
+    """The run is abandoned because it is too expensive; its results are discarded."""

@@ -1,12 +1,12 @@
-"""Runs a loop over few changes, row by row in Python; see `LoopRun` for the steps of a run.
+"""Runs a loop over a few changes, row by row in Python; see `LoopRun` for the steps of a run.
 
-It gives the same result as `LoopRun`, node by node and time by time, out of the key caches of the
-loop. An unusual epoch (many rows, counts near an overflow, more rounds than usual) makes it give
-up; then `LoopRun` runs the epoch on the traces, as if nothing had been tried.
+A run uses the key caches of the loop, and has the same result as `LoopRun` for each node and time.
+It is given up in an unusual epoch, for example with many rows, counts near an overflow, or many
+rounds. `LoopRun` then runs the epoch on the traces, as if the run on rows had not been tried.
 
-`RowPlan` prepares the nodes once for a loop: keys, outputs, and functions on rows. The operator
-itself evaluates the keys where it has no function on rows. If the key caches cannot hold the
-columns of some node, the whole loop runs on its traces.
+`RowPlan` prepares the nodes of a loop once: keys, outputs, and functions on rows. Keys of operators
+without such a function are evaluated by the operator itself. If the key caches do not support the
+column types of a node, the whole loop runs on its traces.
 """
 
 from __future__ import annotations
@@ -61,30 +61,31 @@ from nosync_nb.rows.types import INTEGERS
 from nosync_nb.trace.batch import Layout, Updates, concat_updates
 
 FEW_ROWS = 64
-"""An epoch that changes more rows of the inputs is not tried."""
+"""The maximum number of changed input rows of an epoch that is run on rows."""
 
 ROWS_PER_RUN = 300
-"""This many rows cost in Python as much as one run of a node in numpy with any number of rows."""
+"""The number of rows in Python that cost the same as the fixed cost of a node's run in numpy."""
 
 SPARSE_ROWS = 2000
-"""After this many touched rows the work is compared with the last run from scratch. A third of its
-cost in the same rounds is too much, because a change that has spread so far spreads further."""
+"""After this number of touched rows, the cost is compared with the last run from scratch. More than
+a third of its cost in the same rounds is too much, because the change will spread further."""
 
 ENDLESS = 1 << 60
-"""The assumed cost of a round that the last run from scratch did not have."""
+"""The assumed cost from scratch of a round that the last run from scratch did not reach."""
 
 _KNOWN_MAX = 1 << 14
 _DIFF = itemgetter(1)
 
 Result = Callable[[Row, list[RowCounts]], RowCounts | None]
-"""The output of one key over its rows in each input; None: evaluate it with the operator."""
+"""Returns the output of a key, given its rows in each input; None if the operator must do it."""
 
 
 class RowPlan:
-    """The fixed part of a loop's run on rows: how each node runs.
+    """The preparation of a loop's nodes for runs on rows.
 
     Attributes:
         possible: True if all nodes can run on rows.
+        nodes: the preparation of each node; empty if such a run is not possible.
     """
 
     def __init__(self, nodes: Sequence[LoopNode]) -> None:
@@ -95,7 +96,7 @@ class RowPlan:
 
 
 class JoinRowPlan:
-    """Keys and output of a join, as functions of (left row + right row)."""
+    """The keys of both sides of a join, and its output as a function of left row + right row."""
 
     def __init__(self, join: Join) -> None:
         self.keys = (value_picker(join.keys[0]), value_picker(join.keys[1]))
@@ -104,7 +105,7 @@ class JoinRowPlan:
 
 
 class GroupRowPlan:
-    """Keys and function of an operator by key."""
+    """The keys of an operator by key, and its function on rows, if any."""
 
     def __init__(self, node: LoopNode) -> None:
         operator = node.operator
@@ -119,7 +120,7 @@ class GroupRowPlan:
 
 
 def _is_possible(node: LoopNode) -> bool:
-    """Returns True if a node can be run on rows."""
+    """Returns True if a node can run on rows, with key caches of its column types."""
     operator = node.operator
     if not node.types or not PLAIN_TYPES.issuperset(node.types):
         return False
@@ -157,7 +158,7 @@ def _distinct(key: Row, inputs: list[RowCounts]) -> RowCounts | None:
 
 
 def _aggregate_function(operator: Aggregate) -> Result | None:
-    """Returns a function for an aggregate of plain columns, None for any other."""
+    """Returns a function on rows for an aggregate of plain columns; None for any other."""
     if operator.picked is None or not all(e.is_column for e in operator.arguments):
         return None
     calls: list[tuple[Callable[..., Any], list[int]]] = []
@@ -185,7 +186,7 @@ def _aggregate_function(operator: Aggregate) -> Result | None:
 
 
 def _single_call(function: Callable[..., Any], places: list[int]) -> Result:
-    """Returns a function for an aggregate of one call, after its key."""
+    """Returns a function on rows for an aggregate that outputs its key and one call."""
 
     def result(key: Row, inputs: list[RowCounts]) -> RowCounts | None:
         held = inputs[0]
@@ -261,17 +262,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min_by": _least_by,
     "max_by": _greatest_by,
 }
-"""Functions of the rows of a key and the positions of the arguments. Ties of an order are broken as
-in all other code paths."""
+"""Aggregates as functions of the rows of a key and the positions of the arguments. They break ties
+as the kernel does."""
 
 
 class RowLoopRun(LoopRun):
-    """One run over few changes.
+    """One run over a few changes, row by row.
 
     Raises:
         TooManyChangesError: the run is given up, and the key caches are no longer usable.
-        AbandonedError: following the changes on traces is given up as well, because they have
-            spread over most rows.
+        AbandonedError: the changes have spread over most rows, so that following them on traces is
+            abandoned as well.
     """
 
     def __init__(
@@ -307,7 +308,7 @@ class RowLoopRun(LoopRun):
                     self._pass_on(reader, (), pairs)
 
     def result(self) -> Updates | None:
-        """Returns the rows that leave the loop."""
+        """Returns the updates that have left the loop; None if there are none."""
         leave = self.plan.nodes[self.plan.output]
         parts = []
         for port, held in self.left.items():
@@ -319,7 +320,11 @@ class RowLoopRun(LoopRun):
         return concat_updates(parts, self.plan.types) if parts else None
 
     def _measure(self, number: int, work: int) -> None:
-        """Gives up if the cost is too large compared with that of the same rounds from scratch."""
+        """Compares the cost with that of the same rounds in the last run from scratch.
+
+        Raises:
+            AbandonedError: if the cost is too high; see `SPARSE_ROWS`.
+        """
         self.usually += self.usual.get(number, ENDLESS)
         rows_count = self.work - RUN_ROWS * self.runs
         costs = rows_count * RUN_ROWS // ROWS_PER_RUN
@@ -333,7 +338,7 @@ class RowLoopRun(LoopRun):
                 self._pass_on(reader, time, pairs)
 
     def _pass_on(self, reader: LoopReader, time: Time, pairs: Pairs) -> None:
-        """Passes updates of a time to a reader, as `LoopRun._give`."""
+        """Passes updates to a reader, like `LoopRun._give`."""
         node, port = reader
         target = self.plan.nodes[node]
         if target.kind == LEAVE and not target.depth:
@@ -362,7 +367,11 @@ class RowLoopRun(LoopRun):
             held += pairs
 
     def _node(self, number: int, time: Time, watch: DivergenceDetector) -> bool:
-        """Runs one node at one time if it has input; returns True if it had."""
+        """Runs one node at one time; returns False if there was no input and nothing scheduled.
+
+        Raises:
+            TooManyChangesError: if a run on traces is cheaper, or the loop may not converge.
+        """
         boxes = self.boxes.pop((number, time), None)
         node = self.plan.nodes[number]
         if node.kind == GROUP:
@@ -390,7 +399,7 @@ class RowLoopRun(LoopRun):
         return True
 
     def _rowwise(self, number: int, operator: Any, pairs: Pairs) -> Pairs:
-        """Runs a linear operator on the rows whose output is not cached."""
+        """Returns the output of a linear operator; it runs only for rows that are not cached."""
         self.touched += len(pairs)
         pick: Pick | None = self.shape.nodes[number]
         if pick is not None:
@@ -403,7 +412,7 @@ class RowLoopRun(LoopRun):
                 missing = list({row: None for row, _ in pairs})
             source = self.plan.nodes[number].ports[0]
             types = self.plan.nodes[source.number].types
-            # A linear operator carries diffs over, so a diff can identify the input row.
+            # A linear operator passes diffs on, so a diff can be the number of the input row.
             marked = columns_of_rows([(row, i) for i, row in enumerate(missing, 1)], types)
             step = Step([marked], [None], [None], (), stage=self.step.stage)
             output = operator.step(step)
@@ -417,7 +426,7 @@ class RowLoopRun(LoopRun):
         ]
 
     def _join_rows(self, number: int, node: LoopNode, time: Time, boxes: dict[int, Pairs]) -> None:
-        """Pairs dA with the old B, then A and its change with dB; each pair at its bound."""
+        """Pairs dA with B, then A + dA with dB; each pair belongs to the bound of both times."""
         outputs: dict[Time, Pairs] = {}
         for side in (0, 1):
             delta = consolidated_pairs([boxes[side]]) if side in boxes else None
@@ -511,7 +520,7 @@ class RowLoopRun(LoopRun):
                 if isinstance(each, RoundState):
                     held, after = each.at(key, time)
                     if after is not None:
-                        wait(number, after, key)  # that evaluation schedules the next one
+                        wait(number, after, key)  # which schedules the next time in turn
                 elif isinstance(each, TimedKeyCache):
                     held = self._rows_at(number, key, each, time, bounds)
                 else:
@@ -545,7 +554,7 @@ class RowLoopRun(LoopRun):
     def _caches_of(
         self, node: LoopNode
     ) -> tuple[list[TimedKeyCache | InputKeyCache], TimedKeyCache]:
-        """The caches of a node's inputs, and of its output."""
+        """Returns the caches of a node's inputs, and that of its output."""
         states, outside = self.mirror.states, self.mirror.outside
         *reads, own = node.states
         assert own is not None
@@ -555,13 +564,13 @@ class RowLoopRun(LoopRun):
     def _rows_at(
         self, number: int, key: Row, state: TimedKeyCache, time: Time, bounds: dict[Time, Time]
     ) -> RowCounts:
-        """Returns a key's rows in a trace at a time; schedules the key where they change later.
+        """Returns a key's rows at a time, and schedules the key at the bounds of later changes.
 
         Args:
-            bounds: the least upper bounds with `time` so far; grows.
+            bounds: the cached least upper bounds of `time` and other times; extended.
 
         Returns:
-            rows that the caller must not change.
+            the counts of rows, which the caller must not change.
         """
         counts: RowCounts = {}
         held = state.by_key[key]
@@ -596,7 +605,11 @@ class RowLoopRun(LoopRun):
     def _evaluate_by_operator(
         self, node: LoopNode, asked: list[RowCounts], change: RowCounts
     ) -> None:
-        """Adds the output of the operator over some keys."""
+        """Evaluates some keys with the operator, and adds its output to `change`.
+
+        Args:
+            asked: the rows of these keys in each input.
+        """
         operator = node.operator
         assert operator is not None
         inputs = []

@@ -1,1 +1,1 @@
-"""User data to columns: shapes, types, libraries, file formats."""
+"""Converts user data to columns: shapes of rows, types, libraries, file formats."""

@@ -1,15 +1,15 @@
 """Coerces Python values to the values that columns store: exactly, or not at all.
 
-Nothing narrows silently: a number is accepted if the type holds it exactly (517.0 is an int, 517.5
-is not). Only doubles are rounded into `float`, since Python and pandas write no other floats. A
-boolean is not a number, text is never parsed. A datetime without a zone is UTC if the type is
+No value is narrowed silently: a number is accepted if the type holds it exactly (517.0 is an int,
+517.5 is not). Only doubles are rounded to `float`, because Python and pandas have no other floats.
+A boolean is not a number, and text is never parsed. A datetime without a zone is UTC if the type is
 `timestamp`. NaN stays NaN; convert.py makes it null if it comes from pandas.
 
-A float is accepted as an integer or a decimal only if no other value of that type rounds to it:
-pandas makes floats of integers with nulls, DuckDB of decimals.
+A float is accepted as an integer or a decimal only if no other value of that type rounds to it,
+because pandas converts integers with nulls to floats, and DuckDB decimals.
 
-A list of values that all have the plain Python type of the column is accepted after one pass over
-their types; otherwise each value is coerced separately.
+A list whose values all have the plain Python type of the column is accepted after one pass over
+their types. Otherwise each value is coerced separately.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from nosync_nb.rows.types import (
 Convert: TypeAlias = Callable[[Any], Any]
 
 EXACT_WHOLE = 1 << 53
-"""From this value on a float may be the rounding of another whole number."""
+"""The least absolute value at which a float may be the rounding of another integer."""
 
 _MISSING = ("NaTType", "NAType", "MaskedConstant")
 _TIMEDELTA = "write datetime.timedelta(...)"
@@ -53,7 +53,10 @@ _pack_float = struct.Struct("<f")
 
 
 class MisfitError(ValueError):
-    """A value that a type does not hold: the reason, the remedy, and the value's position."""
+    """A value that a type does not hold.
+
+    The message is the reason, and `hint` the remedy. `row` and `value` are set by `stands_at`.
+    """
 
     def __init__(self, reason: str, *, hint: str) -> None:
         super().__init__(reason)
@@ -62,16 +65,16 @@ class MisfitError(ValueError):
         self.value: Any = None
 
     def stands_at(self, row: int, value: Any) -> None:
-        """Sets the value and its position among the values."""
+        """Sets the value and its row."""
         self.row, self.value = row, value
 
 
 @lru_cache(maxsize=1024)
 def converter(type_: str) -> Convert:
-    """Returns the function from a Python value that is not None to the value that columns store.
+    """Returns the function that converts a Python value, not None, to the value that columns store.
 
-    The function raises `MisfitError`, and returns None for pandas' NaT and NA, and for a masked
-    value.
+    The function raises `MisfitError` for a value that does not fit. It returns None for pandas' NaT
+    and NA, and for a masked value.
     """
     convert_value = _make(type_)
 
@@ -110,7 +113,7 @@ def _wrong(type_: str, *, hint: str) -> MisfitError:
 
 
 def _number(value: Any, type_: str) -> Any:
-    """Checks that a value is a number, and not a boolean."""
+    """Raises MisfitError unless a value is a number, and not a boolean."""
     if isinstance(value, (bool, np.bool_)):
         raise _wrong(type_, hint="a boolean is not a number: write 1 or 0")
     if not isinstance(value, _NUMBERS) or (isinstance(value, Decimal) and value.is_snan()):
@@ -122,7 +125,7 @@ def _number(value: Any, type_: str) -> Any:
 
 
 def _integers(type_: str) -> Convert:
-    """Makes the converter of an integer type."""
+    """Returns the converter of an integer type."""
     bits = FIXED[type_].itemsize * 8
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
 
@@ -150,7 +153,7 @@ def _integers(type_: str) -> Convert:
 
 
 def _double(value: Any) -> float:
-    """Converts numbers that a double holds exactly."""
+    """Converts a number that a double holds exactly."""
     _number(value, "double")
     try:
         number = float(value)
@@ -162,7 +165,7 @@ def _double(value: Any) -> float:
 
 
 def _float(value: Any) -> float:
-    """Rounds doubles to 32 bits, accepts other numbers exactly."""
+    """Converts a number that a float holds exactly; a double is rounded to 32 bits."""
     number = _double(_number(value, "float"))
     try:
         (rounded,) = _pack_float.unpack(_pack_float.pack(number))
@@ -198,7 +201,7 @@ def _binary(value: Any) -> bytes:
 
 
 def _date(value: Any) -> int:
-    """Converts dates, and datetimes at midnight."""
+    """Converts a date, or a datetime at midnight without a time zone."""
     if isinstance(value, np.datetime64):
         value = _from_numpy(value, "date")
     if isinstance(value, datetime):
@@ -215,7 +218,7 @@ def _date(value: Any) -> int:
 
 
 def _nanoseconds(value: datetime) -> int:
-    """Returns the part of a pandas timestamp below the microsecond."""
+    """Returns the nanoseconds of a pandas timestamp that exceed its whole microseconds."""
     return int(getattr(value, "nanosecond", 0))
 
 
@@ -231,7 +234,7 @@ def _from_numpy(value: Any, type_: str) -> datetime:
 
 
 def _times(type_: str) -> Convert:
-    """Makes the converter of a timestamp type."""
+    """Returns the converter of a timestamp type."""
 
     def convert(value: Any) -> int:
         if isinstance(value, np.datetime64):
@@ -252,7 +255,7 @@ def _times(type_: str) -> Convert:
 
 
 def _whole_units(type_: str, convert: Convert) -> Convert:
-    """Makes the converter of intervals, which are whole numbers of their last unit."""
+    """Returns the converter of an interval type, whose values are multiples of its last unit."""
     unit = UNIT.get(type_, 1)
 
     def exact_integer(value: Any) -> int:
@@ -267,14 +270,14 @@ def _whole_units(type_: str, convert: Convert) -> Convert:
 
 
 def _duration(value: Any) -> int:
-    """Converts durations of whole microseconds."""
+    """Converts a duration that is a whole number of microseconds."""
     if isinstance(value, np.timedelta64):
         micros = value.astype("timedelta64[us]")
         if micros != value:
             raise MisfitError("is not exactly an interval", hint="round it to microseconds")
         return int(micros.astype(np.int64))
     if not isinstance(value, timedelta):
-        months = type(value).__name__ == "MonthDayNano"  # as DuckDB exports every interval
+        months = type(value).__name__ == "MonthDayNano"  # the type of DuckDB's intervals
         hint = "pass rows of timedelta: relation.fetchall()" if months else _TIMEDELTA
         raise _wrong("interval of time", hint=hint)
     if getattr(value, "nanoseconds", 0) % 1000:
@@ -286,7 +289,7 @@ def _duration(value: Any) -> int:
 
 
 def _decimals(type_: str) -> Convert:
-    """Makes the converter of a decimal type; values get exactly its scale."""
+    """Returns the converter of a decimal type; results have exactly its scale."""
     precision, scale = decimal_parts(type_)
     limit = 10**precision
 
@@ -322,7 +325,7 @@ def _decimals(type_: str) -> Convert:
 
 
 def _arrays(type_: str, inner: str) -> Convert:
-    """Makes the converter of an array type."""
+    """Returns the converter of an array type."""
     convert_item = converter(inner)
 
     def convert(value: Any) -> list[Any]:
@@ -334,7 +337,7 @@ def _arrays(type_: str, inner: str) -> Convert:
 
 
 def _maps(type_: str, key_type: str, value_type: str) -> Convert:
-    """Makes the converter of a map type; entries are sorted by key."""
+    """Returns the converter of a map type; entries are sorted by key."""
     convert_key, convert_value = converter(key_type), converter(value_type)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
@@ -357,7 +360,10 @@ def _maps(type_: str, key_type: str, value_type: str) -> Convert:
 
 
 def _structs(type_: str, parts: tuple[tuple[str, str], ...]) -> Convert:
-    """Makes the converter of a struct type: from a dict or named tuple by name, else in order."""
+    """Returns the converter of a struct type.
+
+    Fields of a dict or named tuple are matched by name, and those of other values by position.
+    """
     names = [name for name, _ in parts]
     converters = [converter(inner) for _, inner in parts]
 
@@ -382,7 +388,7 @@ def _structs(type_: str, parts: tuple[tuple[str, str], ...]) -> Convert:
 
 
 def _other_fields(value: Mapping[Any, Any], names: Sequence[str]) -> str:
-    """Returns the remedy for a struct with unknown or missing fields."""
+    """Returns a hint for a struct with unknown or missing fields."""
     unknown = [str(name) for name in value if name not in names]
     missing = [name for name in names if name not in value]
     parts = [f"leave out {', '.join(unknown)} or declare it"] if unknown else []
@@ -410,9 +416,9 @@ def build_column(values: Sequence[Any], type_: str) -> Column:
     """Returns the column of Python values; None is null.
 
     Raises:
-        MisfitError: at the first value that the type does not hold; `row` and `value` say which.
+        MisfitError: at the first value that the type does not hold; with its `row` and `value`.
 
-    Cost: O(n); one pass over the types of the values if all are the expected ones.
+    Cost: O(n); only one pass over the types of the values if all have the plain type.
     """
     plain = _PLAIN.get(type_)
     if plain is not None:
@@ -432,7 +438,7 @@ _PLAIN: dict[str, type] = {
 
 
 def _plain_column(values: Sequence[Any], type_: str, plain: type) -> Column | None:
-    """Returns the column if every value is exactly of the plain type, else None."""
+    """Returns the column if every value has exactly the plain type; otherwise None."""
     kinds = set(map(type, values))
     nulls = _NONE in kinds
     kinds.discard(_NONE)
@@ -455,7 +461,7 @@ def _plain_column(values: Sequence[Any], type_: str, plain: type) -> Column | No
 
 
 def physical_form(values: Sequence[Any], type_: str) -> Column:
-    """Returns the column of checked values, in its physical form."""
+    """Returns the column of checked values in its physical form."""
     if is_nested(type_):
         return pa.array(values, arrow_type(type_))
     dtype = FIXED.get(type_)
@@ -466,7 +472,7 @@ def physical_form(values: Sequence[Any], type_: str) -> Column:
 
 
 def _convert_all(values: Sequence[Any], convert: Convert) -> list[Any]:
-    """Returns the checked values, or raises for the first one that does not fit."""
+    """Returns the converted values; raises MisfitError for the first one that does not fit."""
     converted: list[Any] = []
     value: Any = None
     try:

@@ -1,24 +1,23 @@
-"""Converts user data: anything that looks like rows becomes columns of a schema.
+"""Converts user data: rows and tables of all kinds become columns of a schema.
 
 Rows are tuples, named tuples, dicts or lists. Tables are pandas, Arrow, any object that exports an
-Arrow stream, or a dict of columns. Columns match by name, and by position only without names. A
-column name that is not text, such as 0 and 1 in pandas, is converted with `str`. Values are
-accepted exactly or refused (coerce.py). NaN is null if it comes from pandas, else it stays NaN.
+Arrow stream, or a dict of columns. Columns are matched by name, or by position if they have no
+names. A column name that is not text, such as 0 and 1 in pandas, is converted with `str`. Values
+are accepted exactly or refused (coerce.py). NaN from pandas becomes null; any other NaN stays NaN.
 
 The caller's memory is never retained, because Arrow arrays may wrap numpy arrays that their owner
-changes. A column whose Arrow type is the requested one is copied; a column that casts without loss
-is cast. Any other column goes value by value through coerce.py, which accepts a value or names the
-row that does not fit.
+modifies. A column that already has the requested Arrow type is copied. A column that can be cast
+without loss is cast. Any other column is converted value by value through coerce.py, which accepts
+a value or names the row that does not fit.
 
-PySpark data frames do not come here: the session passes them to Spark.
+PySpark data frames are not converted here: the session passes them to Spark.
 
-Arrow's other layouts are converted into those of columns. Libraries export views, dictionaries,
-run-ends, large and fixed-size lists, extension types. Arrow's own casts between these are
-incomplete, and some give arrays with bounds outside of their memory (list views). Therefore layouts
-are converted here, by `take` on plain values alone, and the result is validated in full: a wrong
-bound is an error on entry, not a crash of the kernel later.
-
-This changes layouts only, never values: an int32 stays one.
+Arrow's other layouts are converted to those of columns. Libraries export views, dictionaries,
+run-ends, large and fixed-size lists, and extension types. Arrow's casts between these are
+incomplete, and some (list views) return arrays with bounds outside of their memory. Therefore
+layouts are converted here, by `take` on plain values alone, and the result is validated in full. So
+a wrong bound is an error on ingest, and not a crash of the kernel later. The conversion changes
+only layouts, never values: an int32 stays an int32.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ _types = pa.types
 
 
 def checked_layout(array: Any) -> Any:
-    """Returns a foreign array or chunked array if its buffers agree with its type.
+    """Returns a foreign array or chunked array after validating its buffers.
 
     Raises:
         SchemaError: if its buffers, bounds or texts do not match its type.
 
-    Cost: 0.4 us and O(1) for numbers; texts and offsets are read once.
+    Cost: 0.4 us for numbers. Texts and offsets are read once.
     """
     try:
         array.validate(full=True)
@@ -71,12 +70,12 @@ def checked_layout(array: Any) -> Any:
 def plain_layout(array: pa.Array) -> pa.Array:
     """Returns the same values without views, dictionaries, run-ends, fixed sizes and extensions.
 
-    The array must be valid (`checked_layout`); so is the result.
+    The array must be valid (`checked_layout`), and the result is valid too.
 
     Raises:
-        SchemaError: if the result is not valid, or its lists hold more than 2^31 values.
+        SchemaError: if the result is not valid, or its lists have more than 2^31 values.
 
-    Cost: O(1) if the type has none of these, else O(n).
+    Cost: O(1) if the type has none of these layouts, otherwise O(n).
     """
     if _is_plain(array.type):
         return array
@@ -85,7 +84,7 @@ def plain_layout(array: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=4096)
 def _is_plain(type_: pa.DataType) -> bool:
-    """Returns True if columns use an Arrow type, apart from the widths of numbers."""
+    """Returns True if columns use this layout; the width of numbers is not considered."""
     if _types.is_list(type_) or _types.is_map(type_) or _types.is_struct(type_):
         return all(_is_plain(type_.field(i).type) for i in range(type_.num_fields))
     foreign = _types.is_dictionary(type_) or _types.is_run_end_encoded(type_)
@@ -95,12 +94,12 @@ def _is_plain(type_: pa.DataType) -> bool:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Converts the outermost layout and those inside."""
+    """Converts the layout of an array and of the arrays inside it."""
     type_ = array.type
     if _is_plain(type_):
         return array
     if isinstance(type_, pa.BaseExtensionType):
-        spark_type(type_)  # refuses those whose storage means something else
+        spark_type(type_)  # raises for extensions whose storage has another meaning
         return _plain(array.storage)
     if type_.id in _VIEWS:
         return array.cast(_VIEWS[type_.id])
@@ -116,7 +115,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _run_ends(array: pa.Array) -> pa.Array:
-    """Repeats the values of runs."""
+    """Repeats the value of each run."""
     ends = buffers.values_of(array.run_ends)
     place = np.arange(array.offset, array.offset + len(array))
     return _plain(array.values).take(
@@ -125,7 +124,7 @@ def _run_ends(array: pa.Array) -> pa.Array:
 
 
 def _struct(array: pa.Array) -> pa.Array:
-    """Makes the fields plain; values below a null of the struct do not matter."""
+    """Converts the layouts of the fields; field values of a null struct are arbitrary."""
     parts = [_plain(array.field(i)) for i in range(array.type.num_fields)]
     fields = [
         pa.field(array.type.field(i).name, part.type, array.type.field(i).nullable)
@@ -135,7 +134,7 @@ def _struct(array: pa.Array) -> pa.Array:
 
 
 def _map(array: pa.Array) -> pa.Array:
-    """Makes keys and values plain."""
+    """Converts the layouts of the keys and values."""
     starts = buffers.values_of(array.offsets)
     first, count = int(starts[0]), int(starts[-1] - starts[0])
     keys, items = (_plain(x.slice(first, count)) for x in (array.keys, array.items))
@@ -144,7 +143,7 @@ def _map(array: pa.Array) -> pa.Array:
 
 
 def _list(array: pa.Array) -> pa.Array:
-    """Converts a list of any layout to 32-bit offsets, its values one after the other."""
+    """Converts a list of any layout to 32-bit offsets and contiguous values."""
     type_, n = array.type, len(array)
     if type_.id in _LIST_VIEWS:
         starts = buffers.values_of(array.offsets).astype(np.int64)
@@ -158,7 +157,7 @@ def _list(array: pa.Array) -> pa.Array:
     missing = None
     if array.null_count:
         missing = buffers.null_mask_of(array)
-        sizes = np.where(missing, 0, sizes)  # a null's bounds may be anything
+        sizes = np.where(missing, 0, sizes)  # because the bounds of a null are arbitrary
     ends = np.zeros(n + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
     if int(ends[-1]) >= 2**31:
@@ -175,7 +174,7 @@ def _list(array: pa.Array) -> pa.Array:
 
 
 def _missing(array: pa.Array) -> pa.Array | None:
-    """The null mask of an array, as an array; None if it has no null."""
+    """Returns the null mask of an array, as an Arrow array; None if it has no null."""
     return array.is_null() if array.null_count else None
 
 
@@ -196,14 +195,15 @@ def to_columns(rows: Any, schema: Schema, what: str) -> tuple[list[Column], int]
 
     Args:
         rows: a list of tuples, named tuples or dicts; pandas; Arrow; a dict of columns.
-        what: the receiver of the rows, for messages: "input 'flights'"; empty: messages begin with
-            the row.
+        what: the receiver of the rows, for messages: "input 'flights'". If it is empty, messages
+            begin with the row.
 
     Raises:
         SchemaError: if names or lengths do not match, or a value does not fit its column exactly;
-            names column, row (counted from 0) and value.
+            the message names column, row (counted from 0) and value.
 
-    Cost: an Arrow table of 10 rows and 2 bigints 7 us, 10 tuples 8 us; large tables one copy.
+    Cost: 7 us for an Arrow table of 10 rows and 2 bigints, 8 us for 10 tuples; large tables are
+    copied once.
     """
     try:
         if isinstance(rows, (pa.Table, pa.RecordBatch)):
@@ -222,7 +222,7 @@ def is_pandas(rows: Any) -> bool:
 
 
 def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
-    """Converts data that is neither a list nor Arrow."""
+    """Converts data that is neither a list nor an Arrow table."""
     source = source_of(rows)
     if source is None:
         raise SchemaError(
@@ -241,9 +241,9 @@ def _from_other(rows: Any, schema: Schema) -> tuple[list[Column], int]:
 
 
 def source_of(rows: Any) -> Any:
-    """Returns user data as one of four: a list, a dict of columns, a pandas or an Arrow table.
+    """Returns user data as a list, a dict of columns, a pandas table or an Arrow table.
 
-    None: the data is of no such kind.
+    Returns None for all other data.
 
     Raises:
         SchemaError: if the data describes a table without holding its rows, or cannot be read.
@@ -268,10 +268,10 @@ def _is_spark(rows: Any) -> bool:
 
 
 def _refuse_unready(rows: Any) -> None:
-    """Raises if `rows` describes a table without holding its rows.
+    """Refuses data that describes a table without holding its rows.
 
     Raises:
-        SchemaError: names the method to call.
+        SchemaError: its hint names the method to call.
     """
     kind = type(rows)
     remedy = _UNREADY.get((kind.__module__.partition(".")[0], kind.__name__))
@@ -280,7 +280,7 @@ def _refuse_unready(rows: Any) -> None:
 
 
 def _as_table(rows: Any) -> Any:
-    """Returns an object that exports an Arrow stream as an Arrow table.
+    """Converts an object that exports an Arrow stream to an Arrow table.
 
     Raises:
         SchemaError: if it is a single column, or cannot be read.
@@ -296,24 +296,27 @@ def _as_table(rows: Any) -> Any:
 
 
 def named_columns(rows: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Returns the fields of a structured numpy array as columns."""
+    """Returns the fields of a structured numpy array as a dict of columns."""
     rows = rows.reshape(-1)
     assert rows.dtype.names is not None
     return {name: own_columns(rows[name]) for name in rows.dtype.names}
 
 
 def own_columns(column: np.ndarray[Any, Any]) -> Any:
-    """Returns a numpy column for Arrow: in this machine's byte order, records as dicts."""
+    """Returns a numpy column in a form that Arrow accepts.
+
+    The byte order becomes that of this machine, and records become dicts.
+    """
     if column.dtype.names:
         parts = {name: list(part) for name, part in named_columns(column).items()}
         return [dict(zip(parts, row, strict=True)) for row in zip(*parts.values(), strict=True)]
-    if column.dtype.kind == "V":  # raw bytes
+    if column.dtype.kind == "V":  # void: bytes without a type
         return [bytes(value) for value in column]
     return column if column.dtype.isnative else column.astype(column.dtype.newbyteorder("="))
 
 
 def _message_text(value: Any) -> str:
-    """Returns a value as text for messages, cut to a readable length."""
+    """Returns a value as text for messages, shortened to a readable length."""
     text = text_of(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
@@ -321,7 +324,7 @@ def _message_text(value: Any) -> str:
 def _columns(
     parts: Sequence[Any], schema: Schema, make: Callable[[Any, str], Column]
 ) -> list[Column]:
-    """Makes each column; adds the name of the column to an error."""
+    """Converts each part to a column with `make`; an error names the column."""
     columns = []
     for part, name, type_ in zip(parts, schema.names, schema.types, strict=True):
         try:
@@ -346,7 +349,7 @@ def _columns(
 
 
 def _named(names: Sequence[Any], schema: Schema) -> list[int]:
-    """Returns for each column of the schema its position among `names`.
+    """Returns the position among `names` for each column of the schema.
 
     Raises:
         SchemaError: if a column is missing, unknown or duplicated.
@@ -389,14 +392,14 @@ def _from_arrow(table: Any, schema: Schema) -> tuple[list[Column], int]:
             ]
         except (SchemaError, pa.ArrowException, ValueError, OverflowError):
             parts = [table.column(i) for i in range(len(schema.types))]
-            same = _columns(parts, schema, adopt_same_schema)  # the error names the column
+            same = _columns(parts, schema, adopt_same_schema)  # its error names the column
         return same, table.num_rows
     parts = [table.column(i) for i in _named(table.schema.names, schema)]
     return _columns(parts, schema, adopt_arrow), table.num_rows
 
 
 def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column], int]:
-    """Converts a dict of columns: lists, numpy, Arrow or pandas."""
+    """Converts a dict of columns, which are lists, numpy, Arrow or pandas."""
     parts = list(rows.values())
     order = _named(list(rows), schema)
     for name, part in zip(rows, parts, strict=True):
@@ -416,7 +419,7 @@ def _from_mapping(rows: Mapping[Any, Any], schema: Schema) -> tuple[list[Column]
 
 
 def _from_part(part: Any, type_: str) -> Column:
-    """Makes a column of one value of a dict of columns."""
+    """Converts one column of a dict of columns."""
     if isinstance(part, (pa.Array, pa.ChunkedArray)):
         return adopt_arrow(part, type_)
     if is_series(part):
@@ -427,7 +430,7 @@ def _from_part(part: Any, type_: str) -> Column:
 
 
 def _from_rows(rows: list[Any], schema: Schema) -> tuple[list[Column], int]:
-    """Converts a list of rows."""
+    """Converts a list of tuples, dicts or other rows."""
     if not rows:
         return [empty(type_) for type_ in schema.types], 0
     kinds = set(map(type, rows))
@@ -446,7 +449,7 @@ def _from_rows(rows: list[Any], schema: Schema) -> tuple[list[Column], int]:
 
 
 def _from_dicts(rows: list[dict[Any, Any]], schema: Schema) -> list[tuple[Any, ...]]:
-    """Returns dicts as tuples in the order of the columns."""
+    """Converts dicts to tuples in the order of the columns."""
     names = schema.names
     if len(names) > 1 and set(map(len, rows)) == {len(names)}:
         try:
@@ -457,7 +460,7 @@ def _from_dicts(rows: list[dict[Any, Any]], schema: Schema) -> list[tuple[Any, .
 
 
 def _as_tuple(row: Any, at: int, schema: Schema) -> tuple[Any, ...]:
-    """Returns one row in the order of the columns."""
+    """Converts one row to a tuple in the order of the columns."""
     if isinstance(row, (tuple, list, np.ndarray)):
         own = getattr(row, "_fields", None) or getattr(row, "__fields__", None)
         if own is None or _positional(own, schema):
@@ -474,7 +477,10 @@ def _as_tuple(row: Any, at: int, schema: Schema) -> tuple[Any, ...]:
 
 
 def _positional(own: Sequence[str], schema: Schema) -> bool:
-    """Returns True if fields are in order under their names, or as `_1` where Python needs that."""
+    """Returns True if the fields have the names and the order of the columns.
+
+    Python names a field `_1` if the column's name is not an identifier.
+    """
     return len(own) == len(schema.names) and all(
         field == name or field == f"_{i}"
         for i, (field, name) in enumerate(zip(own, schema.names, strict=True))
@@ -505,13 +511,13 @@ def adopt_arrow(array: Any, type_: str) -> Column:
         MisfitError: at the first value that the type does not hold exactly.
         SchemaError: if rows cannot hold its Arrow type, or the array is not valid.
 
-    Cost: one copy; casts and checks are Arrow's, row by row only to find the value that does not
-    fit.
+    Cost: one copy. Arrow casts and checks the values; only after an error are the values converted
+    one by one, to find the one that does not fit.
     """
     if array.type == arrow_type(type_):
         return adopt_same_schema(array, type_)
     if isinstance(array.type, pa.BaseExtensionType):
-        spark_type(array.type)  # refuses those whose storage means something else
+        spark_type(array.type)  # raises for extensions whose storage has another meaning
     chunks = (
         checked_layout(array).chunks if array.__class__ is _chunked else [checked_layout(array)]
     )
@@ -520,11 +526,11 @@ def adopt_arrow(array: Any, type_: str) -> Column:
 
 
 def adopt_same_schema(array: Any, type_: str) -> Column:
-    """Returns a copied column of an Arrow array that has the requested type."""
+    """Returns the column of an Arrow array that has the requested type, as a copy."""
     if type_ in UNIT:
         array = single(checked_layout(array))
         if (arrow_buffers.numbers(array, FIXED[type_]) % UNIT[type_]).any():
-            return build_column(array.to_pylist(), type_)  # names the value, unless it is null
+            return build_column(array.to_pylist(), type_)  # raises, unless the value is null
     dtype = _INTEGERS_DTYPES.get(type_)
     if dtype is not None:
         chunked = array.__class__ is _chunked
@@ -537,12 +543,12 @@ def adopt_same_schema(array: Any, type_: str) -> Column:
     column = column_of(single(checked_layout(array)), type_)
     if type(column) is not _ndarray:
         return _copy(column)
-    # Floats, booleans and objects are new arrays; other numbers are still the caller's memory.
+    # Floats, booleans and objects are new arrays already; other numbers are in the caller's memory.
     return column if column.flags.owndata else column.copy()
 
 
 def _copy(array: pa.Array) -> pa.Array:
-    """Returns a copy of an Arrow array in memory of its own, nested floats made canonical."""
+    """Returns a copy of an Arrow array in new memory, in which nested floats are canonical."""
     copied = pa.concat_arrays([array, array.slice(0, 0)])
     if is_nested(spark_type(array.type)):
         for dtype, buffer in _float_buffers(copied.type, iter(copied.buffers())):
@@ -580,7 +586,7 @@ def _cast(array: pa.Array, type_: str) -> Column:
         try:
             column = checked_layout(array.cast(arrow_type(type_)))
             if type_ in INTEGERS and pa.types.is_floating(array.type) and _inexact(array):
-                return build_column(array.to_pylist(), type_)  # the error names the value
+                return build_column(array.to_pylist(), type_)  # its error names the value
             if not pa.types.is_floating(column.type) or not _overflows(column, array):
                 return adopt_same_schema(column, type_)
         except _ARROW_ERRORS:
@@ -589,7 +595,8 @@ def _cast(array: pa.Array, type_: str) -> Column:
         values = array.to_pylist()
     except (ValueError, OverflowError) as error:
         raise SchemaError(
-            f"cannot read its {array.type} as {type_}: {error}", hint=f"cast it to {type_} first"
+            f"cannot convert Arrow type {array.type} to {type_}: {error}",
+            hint=f"cast it to {type_} first",
         ) from None
     return build_column(values, type_)
 
@@ -601,14 +608,14 @@ def _inexact(array: pa.Array) -> bool:
 
 
 def _overflows(column: pa.Array, array: pa.Array) -> bool:
-    """Returns True if rounding made a finite float infinite."""
+    """Returns True if a finite float became infinite when it was rounded."""
     if not pa.types.is_floating(array.type):
         return False
     return bool(pc.sum(pc.is_inf(column)) != pc.sum(pc.is_inf(array)))
 
 
 def _is_safe_cast(source: pa.DataType, type_: str) -> bool:
-    """Returns True if Arrow's safe cast accepts exactly the values that fit, and means the same."""
+    """Returns True if Arrow's safe cast accepts exactly the values that fit, and keeps them."""
     if pa.types.is_null(source):
         return True
     try:
@@ -626,11 +633,11 @@ def _is_safe_cast(source: pa.DataType, type_: str) -> bool:
 
 
 def adopt_pandas(series: Any, type_: str) -> Column:
-    """Returns the column of a pandas series; NaN, NaT, NA and None are null.
+    """Returns the column of a pandas series; NaN, NaT, NA and None become null.
 
     Raises:
         MisfitError: at the first value that the type does not hold exactly.
-        SchemaError: if NoSync exported the series and it cannot be restored.
+        SchemaError: if NoSync exported the series, and it does not determine the exported values.
     """
     if hasattr(series, "to_series"):
         series = series.to_series()

@@ -1,7 +1,7 @@
-"""Tables from the bytes of files: Parquet, CSV and JSON lines.
+"""Reads tables from the bytes of files: Parquet, CSV and JSON lines.
 
-Text is parsed with the types of the target columns, so that `007` in a column of text stays text.
-The caller checks names and types.
+Text is parsed with the types of the requested columns, so that `007` in a column of text stays
+text. The caller checks names and types.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {
     ".jsonl": "json",
     ".ndjson": "json",
 }
-"""Supported formats, by the ending of the file's name."""
+"""The supported formats, by the extension of the file's name."""
 
 NEWLINE = b"\n"
 
@@ -46,12 +46,12 @@ _JSON_PREFIX = re.compile(r"^(JSON parse error: )?(Column\([^)]*\) )?| in row \d
 
 
 def kind_of(path: str) -> str | None:
-    """Returns the format of a file by its name; None: not supported."""
+    """Returns the format of a file by the extension of its name; None if it is not supported."""
     return KINDS.get(os.path.splitext(path)[1].lower())
 
 
 class _Source(io.BytesIO):
-    """The bytes of a file; it reports how many of them are read.
+    """The bytes of a file; reports the number of bytes that are read.
 
     Threads: a reader holds a lock of its own.
     """
@@ -61,7 +61,7 @@ class _Source(io.BytesIO):
         self._told = told
 
     def read(self, size: int | None = -1) -> bytes:
-        """Reads so many bytes more, or all."""
+        """Reads at most `size` bytes, or all remaining bytes."""
         part = super().read(size)
         self._told(len(part))
         return part
@@ -71,12 +71,13 @@ def table_of(data: bytes, path: str, schema: Schema, read: Callable[[int], None]
     """Returns the table in a file.
 
     Args:
-        path: for its ending, and for messages.
-        schema: of the requested columns.
+        path: determines the format by its extension; also for messages.
+        schema: the requested columns.
         read: called with the number of further bytes that were decoded, in any thread.
 
     Raises:
-        SchemaError: the content does not match the file's name, or text is no value of its column.
+        SchemaError: if the content does not have the format of the file's name, or if a text is not
+            a value of its column.
     """
     source = pa.PythonFile(_Source(data, read), mode="r")
     kind = kind_of(path)
@@ -101,12 +102,12 @@ def table_of(data: bytes, path: str, schema: Schema, read: Callable[[int], None]
 
 
 def _csv(data: bytes, source: Any, schema: Schema, *, threads: bool = True) -> pa.Table:
-    """Reads CSV; a column whose name differs only in case also has the requested type."""
+    """Parses CSV; types are matched to columns by name, also in another case."""
     from pyarrow import csv
 
     types = {}
     for name in _header(data):
-        with suppress(SchemaError):  # not one of the columns: refused later, with its name
+        with suppress(SchemaError):  # the caller refuses unknown columns
             types[name] = schema.arrow.field(schema.index(name)).type
     return csv.read_csv(
         source,
@@ -122,7 +123,7 @@ def _json(source: Any, schema: Schema) -> pa.Table:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yields the non-empty records of a CSV file, each with the line where it begins."""
+    """Yields the non-empty records of a CSV file, each with the line on which it begins."""
     text = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", "replace", newline="")
     reader, line = csv_lines.reader(text), 1
     with suppress(csv_lines.Error):
@@ -139,7 +140,7 @@ def _header(data: bytes) -> list[str]:
 def _csv_error(data: bytes, schema: Schema) -> str:
     """Returns a description of the error in a CSV file, with line and column; empty if unknown.
 
-    Cost: the file is read again in one thread, because Arrow numbers records only then.
+    Cost: parses the file again in one thread, because Arrow numbers records only then.
     """
     try:
         _csv(data, io.BytesIO(data), schema, threads=False)
@@ -150,7 +151,7 @@ def _csv_error(data: bytes, schema: Schema) -> str:
     names, where = _header(data), []
     record, column = _RECORD.search(text), _COLUMN.search(text)
     if record is not None:
-        at = int(record[1]) - 1  # the header is the first one
+        at = int(record[1]) - 1  # Arrow counts from 1, and the header is record 1
         line = next((line for line, _ in islice(_records(data), at, None)), None)
         where += [] if line is None else [f"line {line}"]
     if column is not None and int(column[1]) < len(names):
@@ -164,7 +165,7 @@ def _csv_error(data: bytes, schema: Schema) -> str:
 
 
 def _unsupported(text: str, schema: Schema) -> list[str]:
-    """Names the first column whose type Arrow does not read from text, if the error says so."""
+    """Returns the first column whose type Arrow cannot parse, if that is the error."""
     type_ = _UNSUPPORTED.search(text)
     if type_ is None:
         return []
@@ -174,9 +175,10 @@ def _unsupported(text: str, schema: Schema) -> list[str]:
 def _json_error(data: bytes, schema: Schema, text: str) -> str:
     """Returns a description of the error in JSON lines, with the line.
 
-    Arrow counts the rows of a block. The shortest part of the file that fails ends with the line.
+    Arrow counts rows only within a block. Therefore the line is found by bisection: the shortest
+    prefix of the file that fails ends with it.
 
-    Cost: the file is read some twenty times; one above `_SOUGHT_BYTES` is not.
+    Cost: parses the file about twenty times; a file above `_SOUGHT_BYTES` is not parsed again.
     """
     unsupported = _unsupported(text, schema)
     if unsupported or len(data) > _SOUGHT_BYTES:

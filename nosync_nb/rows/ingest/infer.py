@@ -1,8 +1,9 @@
-"""Infers the schema of user data that has no DDL.
+"""Infers the schema of user data that is not declared by DDL.
 
-Arrow and pandas have types. The type of Python rows is the one that every value has: int is bigint,
-float double (also with ints among them), Decimal decimal(38,18) as in Spark, a dict is a map, a
-named tuple a struct. A datetime without a zone is a timestamp_ntz, a timedelta an interval.
+Arrow and pandas have types. A column of Python rows has the common type of its values: int is
+bigint, float is double (also with ints among them), Decimal is decimal(38,18) as in Spark, a dict
+is a map, and a named tuple a struct. A datetime without a zone is a timestamp_ntz, and a timedelta
+an interval.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ def infer_schema(rows: Any) -> Schema:
     """Returns the schema of pandas, Arrow, dicts, named tuples or a dict of columns.
 
     Raises:
-        SchemaError: if the data names no columns, or a column is empty, all null or of mixed types.
+        SchemaError: if the data names no columns, or if a column is empty, only null or of mixed
+            types.
 
-    Cost: O(1) for Arrow, O(n) else.
+    Cost: O(1) for Arrow, otherwise O(n).
     """
     source = rows if isinstance(rows, pa.RecordBatchReader) else source_of(rows)
     if source is None:
@@ -47,7 +49,7 @@ def infer_schema(rows: Any) -> Schema:
 
 
 def _of_rows(rows: Sequence[Any]) -> Schema:
-    """Infers from a list of dicts or named tuples."""
+    """Infers the schema of a list of dicts or named tuples."""
     if not rows:
         raise SchemaError("no rows to infer the columns from", hint=_DDL)
     dicts = []
@@ -65,7 +67,7 @@ def _of_rows(rows: Sequence[Any]) -> Schema:
 
 
 def _as_dict(row: Any) -> Mapping[Any, Any] | None:
-    """Returns a row with names as a dict."""
+    """Returns a dict or named tuple as a mapping; None for any other row."""
     if isinstance(row, Mapping):
         return row
     own = getattr(row, "_fields", None) or getattr(row, "__fields__", None)
@@ -78,14 +80,14 @@ def _of_series(name: Any, series: Any) -> str:
         try:
             return _of_arrow(name, pa.array(series, from_pandas=True).type)
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            pass  # Arrow has no such column; its values determine the type
+            pass  # Arrow cannot represent the series, so its values determine the type
     missing = series.isna().tolist()
     values = [v for v, gone in zip(series.tolist(), missing, strict=True) if not gone]
     return _of_values(name, values)
 
 
 def _of_part(name: Any, part: Any) -> str:
-    """Infers the type of one value of a dict of columns."""
+    """Infers the type of one column of a dict of columns."""
     if isinstance(part, (pa.Array, pa.ChunkedArray)):
         return _of_arrow(name, part.type)
     if is_series(part):
@@ -101,7 +103,7 @@ def _of_part(name: Any, part: Any) -> str:
 
 
 def _of_arrow(name: Any, type_: pa.DataType) -> str:
-    """Returns our type for an Arrow type; an error names the column."""
+    """Returns the simple string of an Arrow type; an error names the column."""
     try:
         return spark_type(type_)
     except SchemaError as error:
@@ -109,7 +111,7 @@ def _of_arrow(name: Any, type_: pa.DataType) -> str:
 
 
 def _of_values(name: Any, values: Sequence[Any]) -> str:
-    """Infers the one type of Python values; an error names the column."""
+    """Infers the common type of Python values; an error names the column."""
     try:
         type_ = _common(values)
     except SchemaError as error:
@@ -122,10 +124,10 @@ def _of_values(name: Any, values: Sequence[Any]) -> str:
 
 
 def _common(values: Iterable[Any]) -> str | None:
-    """Returns the type that all values have, None if all are null.
+    """Returns the common type of values; None if all are null.
 
     Raises:
-        SchemaError: if they have several types, or one that rows cannot hold.
+        SchemaError: if the values have several types, or a type that rows cannot hold.
     """
     common: str | None = None
     for value in values:
@@ -140,7 +142,7 @@ def _common(values: Iterable[Any]) -> str | None:
 
 
 def _type_of(value: Any) -> str | None:
-    """Returns the type of a Python value; None for empty lists and dicts, whose type is open."""
+    """Returns the type of a Python value; None for empty lists and dicts, whose type is unknown."""
     for kinds, type_ in _PYTHON:
         if isinstance(value, kinds) and not isinstance(value, np.timedelta64):
             return type_

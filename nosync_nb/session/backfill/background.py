@@ -13,9 +13,9 @@ rebuild stops between two operators and deletes the files that it has written.
 The files of the snapshot stay readable, because only the worker deletes files. The rebuild is a
 task of the worker, so deletions come after it.
 
-The state is adopted if the session still has the planned graph, catalog and epoch; merges in
-between do not matter. If it was not adopted, or failed, the next caller that needs it computes it
-and gets any error.
+The state is adopted if the session still has the planned graph, catalog and epoch. Merges do not
+prevent this, because they change no rows. If the rebuild fails or its result is not adopted, the
+next caller that needs the state computes it, and gets any error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.state.writer_lock import WriterLock
 
 WAIT_S = 1.0
-"""Seconds after which a waiting commit checks again: a worker without memory may not notify."""
+"""Seconds after which a waiting commit checks again: a worker may lack the memory to notify it."""
 
 
 class CancelledError(Exception):
@@ -62,10 +62,10 @@ class _OffLockRun:
         self._result: BackfillResult | None = None
 
     def compute(self, activities: ActivityMonitor) -> None:
-        """Runs the missing nodes; without the lock.
+        """Runs the missing nodes. The caller does not hold the lock.
 
         Raises:
-            CancelledError: it was cancelled meanwhile.
+            CancelledError: if the run was cancelled meanwhile.
         """
         graph = self.prepared.runner.graph
         new = missing_nodes(graph, self.prepared.old)
@@ -81,13 +81,13 @@ class _OffLockRun:
             self._result = self._executor.run(self.prepared, step, _keep_files)
 
     def fits(self, now: Snapshot) -> bool:
-        """Returns True if the result applies to a snapshot; the rows may be in other layers."""
+        """Returns True if the result applies to a snapshot; its layers may have been merged."""
         snapshot = self.prepared.snapshot
         same = now.graph is snapshot.graph and now.catalog is snapshot.catalog
         return same and now.epoch == snapshot.epoch and self._result is not None
 
     def over(self, now: Snapshot) -> BackfillResult:
-        """Returns the result over the current layers; from here on the log owns its files.
+        """Returns the result, based on the current layers. After this call the log owns its files.
 
         IMPORTANT: this is called before a frame names the files, because after an error it is
         unknown whether the frame was written.
@@ -102,7 +102,7 @@ class _OffLockRun:
         self._cancelled = True
 
     def clear(self) -> None:
-        """Deletes the files that the log does not own, after the end of the run."""
+        """Deletes the files of the ended run, unless the log owns them."""
         self.prepared.files.end(failed=not self._adopted)
 
 
@@ -126,7 +126,7 @@ class BackgroundRebuild:
         self._in_progress: _OffLockRun | None = None
 
     def plan(self) -> None:
-        """Requests the rebuild before the next write that needs it; with the lock."""
+        """Schedules the rebuild before the next write that needs it. Requires the lock."""
         self._writer_lock.set_rebuild(self)
 
     def submit_rebuild(self) -> None:
@@ -134,7 +134,10 @@ class BackgroundRebuild:
         self._worker.submit(object(), self._run_in_worker, name="rebuilding operator state")
 
     def finish(self) -> None:
-        """Rebuilds the state in this thread, or waits a while for the worker; with the lock."""
+        """Rebuilds the state in this thread, or waits for the worker, up to `WAIT_S`.
+
+        The caller holds the lock.
+        """
         if self._in_progress is not None and not self._in_progress.ended:
             self._ended.wait(WAIT_S)
         else:
@@ -142,14 +145,14 @@ class BackgroundRebuild:
             self._writer_lock.set_rebuild(None)
 
     def cancel(self) -> None:
-        """Cancels the rebuild in progress; with the lock."""
+        """Cancels the rebuild in progress. Requires the lock."""
         rebuild, self._in_progress = self._in_progress, None
         if rebuild is not None:
             rebuild.cancel()
             self._ended.notify_all()
 
     def _run_in_worker(self) -> None:
-        """Computes the state without the lock; runs in the worker."""
+        """Computes the state without the lock, and adopts it. Runs in the worker."""
         rebuild = self._plan_run()
         if rebuild is None:
             return
@@ -166,7 +169,7 @@ class BackgroundRebuild:
             rebuild.clear()
 
     def _plan_run(self) -> _OffLockRun | None:
-        """Returns the run to compute; None if no state is missing, or planning failed."""
+        """Returns the run to compute; None if there is nothing to compute, or planning failed."""
         with (
             self._writer_lock.lock,
             suppress(NosyncError),
@@ -197,4 +200,4 @@ class BackgroundRebuild:
 
 
 def _keep_files(*, failed: bool) -> None:
-    """Leaves the files of a run to the caller that adopts it."""
+    """Does nothing, because the caller that adopts a run decides about its files."""

@@ -70,7 +70,8 @@ def refuted_stages(
     """Returns, by log, the stages whose clocks contradict their inputs, and their readers.
 
     Stopped stages are included, because they would continue from refuted rows. So are stages that
-    the catalog already marks as refuted: the contradiction is gone once its source was recomputed.
+    the catalog already marks as refuted, because the contradiction disappears when its source is
+    recomputed.
 
     Args:
         snapshot: a compiled snapshot.
@@ -120,18 +121,18 @@ def plan_repairs(
         lost: the history that is unreadable.
         missing: the names of the missing files.
         doubts: the refuted logs; their contents count as lost.
-        apart: stages that are planned later, because their inputs have no rows yet, together with
-            their readers.
+        apart: stages to leave out. They are repaired later, because some of their inputs have no
+            rows yet.
     """
     return [*_RepairPlanner(snapshot, lost, missing, doubts or {}).plans(apart)]
 
 
 class _RepairPlanner:
-    """The state of planning while the stages are visited in the order of the graph.
+    """Plans the repairs, visiting the stages in the order of the graph.
 
     Attributes:
-        readable: the epochs at which a collection can be read after its planned repair.
-        lost_names: collections that cannot be read at all now.
+        readable: the epochs at which a collection can be read after its planned repair, by name.
+        lost_names: the collections that cannot be read at all.
     """
 
     def __init__(
@@ -249,7 +250,7 @@ class _RepairPlanner:
         """Returns why a stage cannot be computed from its inputs; None if it can.
 
         Args:
-            run: the nodes to run; None: all nodes of the stage.
+            run: the nodes to run; `None` means all nodes of the stage.
         """
         if node.operator is None:
             return _unrecoverable_text(stage)
@@ -259,10 +260,10 @@ class _RepairPlanner:
         return None if lost is None else f"it reads '{lost}', which is lost"
 
     def _memoises(self, run: AbstractSet[int], *, all_of: bool) -> bool:
-        """Returns True if a node memoises results, or an unnamed node that runs with it does.
+        """Returns True if a node to run memoises results, including unnamed nodes that run with it.
 
         Args:
-            all_of: True: all unnamed nodes below run; False: only those that hold no rows.
+            all_of: True if all unnamed nodes below run; False if only those without a log do.
         """
         nodes, waiting, reached = self.snapshot.graph.nodes, [*run], set(run)
         while waiting:
@@ -297,7 +298,7 @@ class _RepairPlanner:
         return [each.name for each in sources if each.name is not None]
 
     def _damaged_parts(self, node: Node) -> set[int]:
-        """Returns the unnamed nodes that a stage is computed with and that lack files."""
+        """Returns the unnamed nodes below a stage that lack files and have no planned repair."""
         span = span_of(self.snapshot.graph, {node.id})
         damaged = set()
         for part in span.graph:
@@ -324,16 +325,16 @@ def _epochs_text(first: int, last: int) -> str:
 
 
 class StagesWithoutRows(NamedTuple):
-    """Live stages without rows, as they are before they are computed, and the plan to do so."""
+    """Live stages without rows, as they are installed, and the plan that computes their rows."""
 
     stages: Mapping[str, Stage]
     plan: BackfillPlan
 
 
 def plan_without_rows(snapshot: Snapshot, names: AbstractSet[str]) -> StagesWithoutRows | None:
-    """Plans stages that have no rows in the log; None if all stages have theirs.
+    """Plans the computation of stages without rows in the log; None if there are none.
 
-    If one of them is kept in memory they are computed over all epochs, if that is cheap.
+    If one of them is in memory, they are replayed over all epochs, provided that this is cheap.
     """
     stages = {n: stage for n, stage in snapshot.catalog.items() if n in names and stage.live}
     named = {snapshot.graph.named[name].id for name in stages}
@@ -347,7 +348,9 @@ def plan_without_rows(snapshot: Snapshot, names: AbstractSet[str]) -> StagesWith
 
 
 def plan_resumed_memory(snapshot: Snapshot, types: Types | None) -> StagesWithoutRows | None:
-    """Plans the stopped stages in memory whose inputs are current again; None if no stage is.
+    """Plans the recomputation of stopped stages in memory whose inputs are current again.
+
+    Returns None if there is no such stage.
 
     Failure: 1. An input of a stage in memory has stopped, so the stage cannot be computed when the
     log is opened. 2. The input catches up and resumes. 3. The stage is stale until the next
@@ -371,11 +374,11 @@ def plan_resumed_memory(snapshot: Snapshot, types: Types | None) -> StagesWithou
 def stopped_readers(
     catalog: Mapping[str, Stage], graph: Graph, name: str, epoch: int, *, lost: bool = False
 ) -> Iterator[Stage]:
-    """Yields the live readers of a collection that has stopped, as they stop with it.
+    """Yields the live readers of a stopped collection, as the stale stages that they become.
 
     Args:
-        lost: the collection is not computed, and its rows are lost: only the readers stop that look
-            these rows up.
+        lost: True if the collection is not computed and its rows are lost. Then only the readers
+            that look up these rows stop.
     """
     why = f"it reads '{name}', which is {'lost' if lost else 'stale'}"
     for reader in _lookup_readers(graph, name) if lost else graph.dependants(name):
@@ -397,7 +400,7 @@ def _lookup_readers(graph: Graph, name: str) -> list[str]:
 
 
 class Compiled(NamedTuple):
-    """The graph of a log, and the one that is compiled over it."""
+    """The previous graph, and the graph of a catalog that was compiled over it."""
 
     old: Graph
     graph: Graph
@@ -413,9 +416,9 @@ def stop_without_memos(
     """Stops the stages that have lost memoised results, and their readers.
 
     Args:
-        catalog: is changed.
+        catalog: is changed in place.
         version: the traces of the old graph that the log contains.
-        absent: the stages without rows in the log: they are computed from scratch.
+        absent: the stages without rows in the log, which are computed from scratch.
 
     Returns:
         the graphs of the changed catalog; no node of the new one has lost a result.
@@ -436,7 +439,7 @@ def stop_without_memos(
 
 
 class _LostResults:
-    """Finds the stages that have lost results, for one compilation."""
+    """Finds the stages that have lost memoised results, for one compiled catalog."""
 
     def __init__(
         self,
@@ -450,7 +453,7 @@ class _LostResults:
         self._empty_nodes: dict[int, bool] = {}
 
     def stages(self) -> dict[str, str]:
-        """Returns why each of these stages stops."""
+        """Returns the stages that have lost results, each with the reason why it stops."""
         stages: dict[str, str] = {}
         for node in self.graph:
             if node.id in self.old.nodes or not node.state or node.operator is None:

@@ -34,9 +34,9 @@ class DefinitionDecision(NamedTuple):
 
     Attributes:
         catalog: the new catalog, inputs before their readers.
-        status: by stage: new, unchanged, changed, followed (it reads something that changed),
-            resumed, extended (it resumed and had missed epochs) or stale.
-        lost: stages that resumed and could not be caught up, with the reason.
+        status: the status of each stage: new, unchanged, changed, followed (it reads a stage that
+            changed), resumed, extended (it resumed and catches up missed epochs) or stale.
+        lost: the stages that are recomputed because they cannot catch up, with the reason.
     """
 
     catalog: Catalog
@@ -60,11 +60,11 @@ class DefinitionDecision(NamedTuple):
 
     @property
     def same(self) -> Catalog:
-        """The stages that are unchanged."""
+        """The stages that keep their version, their rows and their state."""
         return {n: s for n, s in self.catalog.items() if self.status.get(n, KEPT[0]) in KEPT}
 
     def changes(self, before: Mapping[str, Stage]) -> bool:
-        """Returns True if the decision changes anything in a catalog."""
+        """Returns True if the decision changes a catalog. A stage that was stale does not count."""
         return any(
             status != "unchanged" and not (status == "stale" and before[name].reason)
             for name, status in self.status.items()
@@ -87,9 +87,9 @@ def stage_transition(before: Stage | None, *, equal: bool, missing: str | None, 
     """Returns the status of a stage that can be computed.
 
     Args:
-        before: its previous state; None if it is new.
-        equal: its previous results may be reused, because the fingerprints are equal.
-        missing: why the epochs that it missed cannot be run.
+        before: the stage in the previous catalog; None if it is new.
+        equal: True if its previous results may be reused.
+        missing: the reason why the epochs that it missed cannot be run; None if they can.
         now: the current epoch.
     """
     match before:
@@ -108,7 +108,8 @@ def stage_transition(before: Stage | None, *, equal: bool, missing: str | None, 
 def resume_decision(snapshot: Snapshot, types: Types | None) -> DefinitionDecision:
     """Decides which stopped stages resume after a recovery.
 
-    Stages resume if the epochs that they missed can be run. The others wait for their cells.
+    Stages resume if the epochs that they missed can be run. Others stay stale until their cells
+    run.
     """
     prints = {name: stage.fingerprint for name, stage in snapshot.catalog.items()}
     decision = unchanged_decision({})
@@ -223,9 +224,9 @@ def _is_same(
 
 
 def _demoted_options(old: Stage, tree: Definition, options: StageOptions) -> StageOptions:
-    """Returns the options of a stage.
+    """Returns the options of a stage that is defined again.
 
-    A stage that was demoted as nondeterministic stays so until its definition is edited.
+    A stage that was demoted as nondeterministic remains so until its definition is edited.
     """
     assert old.definition is not None
     if not old.options.demoted or old.signer is not None:
@@ -257,7 +258,8 @@ def decide(
         StageError: if stages read each other in a circle, or if a requested stage cannot be
             computed.
 
-    Cost: in the requested stages and their readers; some 100 ns for each other stage.
+    Cost: proportional to the requested stages and their readers, plus about 100 ns for each other
+    stage.
     """
     before = snapshot.catalog
     fresh = changed_items(catalog, before)
@@ -299,7 +301,7 @@ def _decide_stage(
     named: bool,
     again: bool,
 ) -> None:
-    """Decides the status of one stage; its inputs are decided already."""
+    """Decides the status of one stage, after the statuses of its inputs."""
     name = asked.name
     before = snapshot.catalog.get(name)
     stage, why = adapted_to_schemas(asked.resumed(), decision.catalog, types)
@@ -330,7 +332,9 @@ def _decide_computable(
     again: bool,
     named: bool,
 ) -> None:
-    """Decides on a stage that can be computed; if it changes, the previous version stays beside it.
+    """Decides the status of a stage that can be computed.
+
+    If the stage changes, the catalog also retains its previous version.
 
     Args:
         prints: the fingerprints of its inputs, by name.
@@ -361,14 +365,14 @@ def _decide_computable(
 def _with_own_nodes(stage: Stage, catalog: Catalog, prints: Mapping[str, str], first: int) -> Stage:
     """Returns a stage that shares no node with previous stages, whose rows may differ from its own.
 
-    It is recomputed, or its functions return another result each time. The rows of other stages
-    must not change, so they keep their nodes and this stage gets its own. Stages of one call are
-    computed together and share nodes; but two stages with equal definitions are separate, and each
-    holds its own results.
+    The stage is recomputed, or its functions are nondeterministic. The rows of other stages must
+    not change, so they keep their nodes and this stage gets its own. Stages of one call are
+    computed together and may share nodes. But two stages with equal definitions are separate, and
+    each has its own results.
 
     Args:
-        first: a number that no previous stage has. The graph allocates at least two numbers for
-            each computed stage, so the next call has a greater one.
+        first: a number that no previous stage has used. The graph allocates at least two numbers
+            for each computed stage, so the next call passes a greater number.
     """
     taken = {each.fingerprint for name, each in catalog.items() if name != stage.name}
     numbers = range(first, first + len(taken) + 1)
@@ -377,7 +381,7 @@ def _with_own_nodes(stage: Stage, catalog: Catalog, prints: Mapping[str, str], f
 
 
 def _previous_version(stage: Stage, snapshot: Snapshot) -> Stage:
-    """Returns a stage as the frozen previous version that it becomes."""
+    """Returns the frozen previous version that a stage becomes when it is replaced."""
     node = snapshot.graph.named[stage.name]
     layout, trace = next(iter(node.traces.items()))
     assert node.log is not None  # it has a name
@@ -406,7 +410,10 @@ def halt_reason(stage: Stage, catalog: Mapping[str, Stage]) -> str | None:
 def _inputs_first(
     trees: Mapping[str, Definition], asked: AbstractSet[str]
 ) -> Mapping[str, Definition]:
-    """Returns the stages after their inputs; only the requested ones may be out of order."""
+    """Returns the stages ordered so that each comes after its inputs.
+
+    Only the requested stages are checked, because all others are in order.
+    """
     position = {name: i for i, name in enumerate(trees)}
     for name in [name for name in trees if name in asked]:
         if any(position.get(read, -1) >= position[name] for read in trees[name].references):

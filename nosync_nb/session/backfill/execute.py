@@ -68,7 +68,7 @@ class BackfillResult(NamedTuple):
     Attributes:
         missed: the past epochs of stages that had stopped.
         replayed: the past epochs of new logs.
-        draft: the current epoch.
+        draft: the result at the current epoch.
         past: the history that was read, with the gaps of the logs that were computed.
         begins: the first epochs of the stages with new logs.
     """
@@ -80,7 +80,7 @@ class BackfillResult(NamedTuple):
     begins: Mapping[str, int]
 
     def count(self, name: str) -> int:
-        """Returns how many new or current epochs of a stage were computed."""
+        """Returns the number of epochs at which a stage ran, without those that it caught up."""
         return sum(name in draft.work for draft in (*self.replayed, self.draft))
 
 
@@ -99,10 +99,11 @@ def run_backfill(
 
     Args:
         runner: the runner of the new graph.
-        base: the previous graph.
-        rows_max: up to so many rows are run epoch by epoch.
+        base: the previous graph, with its version and its history.
+        rows_max: the most rows that are run epoch by epoch.
         activities: receives the progress.
-        step: called before each node that runs at the current epoch; may end the run by an error.
+        step: called before each node that runs at the current epoch. It may raise an error to end
+            the run.
     """
     previous, graph = base.graph, runner.graph
     missed: list[EpochResult] = []
@@ -186,9 +187,10 @@ def _base_after(run: Run, graph: Graph, base: Base, traces: Mapping[int, Trace])
 def _source_traces(run: Run, node: Node, base: Base) -> dict[int, Trace]:
     """Returns the traces of a named collection at the first epoch of a run.
 
-    For nodes that continue they are the current ones minus the later changes.
+    If the nodes of the run continue, existing traces are rewound by subtracting the later changes.
 
-    Cost: in the missed changes; for new arrangements and new nodes, in the rows of the collection.
+    Cost: proportional to the missed changes; for new arrangements and new nodes, to the rows of the
+    collection.
     """
     result = {}
     existing = set(base.graph.nodes[node.id].traces.values()) if run.outcome == EXTEND else set()
@@ -251,7 +253,7 @@ def _with_previous_log(
 
 
 def _compact_merged(draft: EpochResult) -> None:
-    """Merges the layers that an epoch left to merge, in this thread."""
+    """Merges the layers of the traces that are due after an epoch, in this thread."""
     for number in draft.due:
         draft.traces[number] = _compact(draft.traces[number])
 
@@ -279,7 +281,7 @@ def _first_run_text(graph: Graph, new: Container[int]) -> str:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Returns the first of some names as a text."""
+    """Returns the first four names as a text, with a hint if there are more."""
     return f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''}"
 
 
@@ -337,12 +339,12 @@ class BackfillExecutor:
         """Compiles a catalog, runs its plan, writes the definition and publishes it.
 
         Args:
-            renamed: the graph with the new names of a rename.
+            renamed: for a rename, the current graph with the new names.
             work: the last work of each stage after a rename or a drop.
-            names: the names of definitions after it.
+            names: definitions whose names change, with the new name; `None` removes a name.
             outcome: is notified when the frame is committed.
-            computed: a run without the lock, and its result over the current version; then nothing
-                is run.
+            computed: a run that was made without the lock, and its result over the current version.
+                If it is given, nothing is run here.
         """
         publisher = self._publisher
         snapshot, catalog = publisher.snapshot, dict(decision.catalog)
@@ -387,7 +389,7 @@ class BackfillExecutor:
     def install_stages(
         self, stages: Mapping[str, Stage], plan: BackfillPlan = CURRENT
     ) -> BackfillResult:
-        """Installs the current catalog with some changed stages; their meaning is the same."""
+        """Installs the current catalog with some stages replaced; their definitions stay equal."""
         catalog = {**self._publisher.snapshot.catalog, **stages}
         return self.install(unchanged_decision(catalog), plan)
 
@@ -474,9 +476,9 @@ class BackfillExecutor:
         """Returns the files that no trace and no pack needs after a definition.
 
         Args:
-            version, history: as they are after it.
-            change: of the graph, if only dropped traces may have lost files; None: any trace may
-                have.
+            version, history: the state after the definition.
+            change: the change of the graph, if only dropped traces can release files; `None` means
+                that any trace can.
         """
         previous = self._publisher.snapshot.version
         if change is None or change.is_all_new:
@@ -543,7 +545,7 @@ def _logs_after(previous: Mapping[int, str], graph: Graph, change: GraphDiff) ->
 
 
 def _spilled_files(past: Iterable[EpochResult]) -> frozenset[str]:
-    """Returns the files of spilled epochs; a checkpoint deletes those that no trace keeps."""
+    """Returns the files of spilled epochs; a checkpoint deletes those that no trace references."""
     return frozenset(
         ref.path for each in past for _, _, change in each.logged for ref in change.refs
     )
@@ -568,7 +570,7 @@ def _record_gaps(catalog: dict[str, Stage], graph: Graph, past: HistoricalInputs
 
 
 def _contents_without(snapshot: Snapshot, plan: BackfillPlan) -> Batch:
-    """Returns the current contents of a collection without its lost traces."""
+    """Returns the current contents of a collection, read without its lost traces."""
     node, last = snapshot.graph.named[plan.name], snapshot.last(snapshot.catalog[plan.name])
     assert node.log is not None
     for number in node.traces.values():

@@ -47,25 +47,26 @@ REPLAY = "replay"
 OUTCOMES = (READ, EXTEND, REPLAY, RECOMPUTE, STALE)
 
 EPOCHS_MAX = 10_000
-"""Up to so many past epochs are run one by one."""
+"""The most past epochs that are run one by one."""
 
 NOBODY: frozenset[int] = frozenset()
 
 
 class BackfillPlan(NamedTuple):
-    """How stages get their rows; by default the missing ones are computed at the current epoch.
+    """A plan that provides rows; by default, missing rows are computed at the current epoch.
 
     Attributes:
         outcome: one of `OUTCOMES`.
-        names: the stages or inputs that it repairs or recomputes. All other stages keep what they
-            have, even if it is incomplete. Empty: the stages that a definition changes.
+        names: the stages or inputs that the plan repairs or recomputes; empty for the stages that a
+            definition changes. All other stages keep their data, even if it is incomplete.
         files: the missing files.
         arranged: traces to rebuild from the log.
         refused: nodes to recompute with all their traces.
         bare: nodes that keep their rows and get only their operator state recomputed.
-        first: `EXTEND`: the last epoch that the log has; `REPLAY`: the first epoch to run; None:
-            the first epoch at which the inputs can be read, if a replay from there is cheap.
-        begin: the first readable epoch afterwards.
+        first: for `EXTEND`, the last epoch that the log has; for `REPLAY`, the first epoch to run.
+            `None` means the first epoch at which the inputs can be read, if a replay from there is
+            cheap.
+        begin: the first epoch at which the stage can be read afterwards.
         why: the text for the report: why the stage is stale, or which epochs it runs.
     """
 
@@ -81,18 +82,18 @@ class BackfillPlan(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The only stage or input that it names."""
+        """The name of the stage or input, for a plan that has exactly one."""
         (name,) = self.names
         return name
 
     @property
     def rebuilds(self) -> bool:
-        """True if it rebuilds or recomputes something."""
+        """True if the plan rebuilds or recomputes something."""
         return bool(self.arranged or self.refused or self.bare)
 
 
 CURRENT = BackfillPlan()
-"""What a catalog adds is computed at the current epoch."""
+"""The plan that computes added stages at the current epoch only."""
 
 
 def definition_plan(status: Iterable[str], first: int | None) -> BackfillPlan:
@@ -100,7 +101,7 @@ def definition_plan(status: Iterable[str], first: int | None) -> BackfillPlan:
 
     Args:
         status: their statuses; see `DefinitionDecision`.
-        first: the first epoch to replay, as the user requested it.
+        first: the first epoch to replay that the user requested, or None.
     """
     if first is None and {"changed", "followed"}.isdisjoint(status):
         return CURRENT
@@ -130,7 +131,7 @@ class Span(NamedTuple):
     """The part of a graph that is computed for past epochs.
 
     Attributes:
-        graph: its nodes; the named collections that it reads have no operator here.
+        graph: the nodes of the part; the named collections that it reads have no operator here.
         sources: those named collections.
         new: the nodes whose output and state are computed.
     """
@@ -155,7 +156,7 @@ class Span(NamedTuple):
 
 
 def span_of(graph: Graph, new: set[int]) -> Span:
-    """Returns the nodes that must run to compute some nodes, with the unnamed nodes below them."""
+    """Returns the part of a graph that computes some nodes, including unnamed nodes below them."""
     needed: set[int] = set()
     sources: set[int] = set()
     waiting = list(new)
@@ -180,7 +181,7 @@ def span_of(graph: Graph, new: set[int]) -> Span:
 
 
 def below(graph: Graph, numbers: set[int]) -> set[int]:
-    """Returns some nodes with the unnamed nodes that they are computed with."""
+    """Returns some nodes, and the unnamed nodes below them that must run with them."""
     span = span_of(graph, numbers)
     return span.graph.nodes.keys() - {source.id for source in span.sources}
 
@@ -188,7 +189,7 @@ def below(graph: Graph, numbers: set[int]) -> set[int]:
 class Base(NamedTuple):
     """The graph, the version and the history that a run starts from.
 
-    Nodes that an earlier run has brought up to date are in all three as they are afterwards.
+    All three include the results of earlier runs of the same plan.
     """
 
     graph: Graph
@@ -200,11 +201,11 @@ class Run(NamedTuple):
     """Nodes that run for past epochs.
 
     Attributes:
-        outcome: `EXTEND`: they continue from `first` with their log, traces and state; `REPLAY`:
-            they are new, and begin with the contents at `first`.
+        outcome: `EXTEND` if the nodes continue from `first` with their log, traces and state;
+            `REPLAY` if they are new, and begin with the contents at `first`.
         first: the epoch that they start from.
         epochs: the later epochs to run.
-        missed: `EXTEND`: the net changes of each source since `first`.
+        missed: for `EXTEND`, the net changes of each source since `first`.
     """
 
     outcome: str
@@ -217,11 +218,11 @@ class Run(NamedTuple):
 def next_run(
     graph: Graph, base: Base, plan: BackfillPlan, catalog: Mapping[str, Stage], rows_max: int
 ) -> Run | None:
-    """Returns the next nodes that run for past epochs; None: all others run at the current one.
+    """Returns the next nodes to run for past epochs; None if the rest runs at the current epoch.
 
     Args:
         graph: the graph to bring up to date.
-        rows_max: up to so many rows are run epoch by epoch.
+        rows_max: the most rows that are run epoch by epoch.
 
     Raises:
         TimeError: if a source cannot be read at the epoch of the plan.
@@ -294,7 +295,8 @@ def _first_epoch(
     """Returns the epoch to replay from, or None if a replay is too expensive.
 
     Args:
-        requested: None: the first readable epoch, if that is cheap.
+        requested: the epoch that the user requested; `None` means the first readable one, if a
+            replay from there is cheap.
 
     Raises:
         TimeError: if a source cannot be read at the requested epoch.
@@ -338,7 +340,7 @@ def earliest_replay_epoch(snapshot: Snapshot, names: Iterable[str]) -> int:
 
 
 def stages_lacking_history(snapshot: Snapshot, names: Iterable[str], first: int) -> set[str]:
-    """Returns the stages that are unreadable at epochs from `first` on which a replay can fill.
+    """Returns the stages to which a replay from `first` on would add readable epochs.
 
     A stage is left out if its inputs begin no earlier than the stage, or have the same gaps.
     """
@@ -352,10 +354,10 @@ def stages_lacking_history(snapshot: Snapshot, names: Iterable[str], first: int)
 
 
 def first_unread_epoch(snapshot: Snapshot, name: str) -> int | None:
-    """Returns the first epoch that a replay would add to a stage; None if it has all.
+    """Returns the first epoch that a replay would add to a stage; None if it would add none.
 
-    An input has no rows yet at its first epoch: a stage that begins at the next epoch missed
-    nothing.
+    A stage that begins one epoch after its inputs missed nothing, because an input has no rows at
+    its first epoch.
     """
     begin = snapshot.catalog[name].begin
     read, filled = [name], []
@@ -387,7 +389,9 @@ def _has_gaps(snapshot: Snapshot, name: str, first: int) -> bool:
 def replay_message(
     snapshot: Snapshot, stage: Stage, status: str, named: Iterable[str], asked: int | None
 ) -> str | None:
-    """Returns from where an edited stage can be read, and how to read more of its history.
+    """Returns a message with the first readable epoch of an edited stage, and how to replay it.
+
+    None if the stage has not changed, unless the requested epoch is before its first one.
 
     Args:
         named: all stages of the cell that has to be run for a replay.

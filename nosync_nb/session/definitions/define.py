@@ -1,9 +1,9 @@
 """Declares inputs, and defines, drops and renames stages.
 
 A definition changes the graph without advancing the epoch: all stages of a call, or none.
-Fingerprints decide: equal ones change nothing. An edited stage becomes a new version; the old one
-stays readable as `name@version`. Its readers follow by name: they are compiled over the new
-version. If a column that they need is gone, they become stale, and the report says so.
+A definition with an equal fingerprint changes nothing. An edited stage becomes a new version, and
+the old one stays readable as `name@version`. Its readers follow by name: they are compiled over the
+new version. Readers that need a missing column become stale, and the report lists them.
 
 Inputs are declared by name, with their columns and their key. An existing input with equal columns
 is reused. A declaration with other columns is an error, and never changes the existing input.
@@ -96,13 +96,14 @@ class DefinitionService:
         """Defines several stages, all or none; they refer to each other by name.
 
         Args:
-            on: where to run them: auto, local or spark.
-            persist: their durability level, see `levels`; None: as before, and the highest for new
-                ones.
-            replay: the first epoch to compute for a new version; None: the current one. An equal
-                stage is also replayed if it cannot be read from there on and its inputs can.
+            on: where to run the stages: auto, local or spark.
+            persist: their durability level (see `levels`); `None` leaves it unchanged, and means
+                the highest level for new stages.
+            replay: the first epoch to compute for a new version; `None` means the current one. An
+                unchanged stage is also replayed if its inputs can be read at such epochs and it
+                cannot.
             nondeterministic: the results of functions are memoised; see `Session.stage`.
-            again: recomputes them even if nothing changed.
+            again: True to recompute the stages even if nothing changed.
         """
         options = levels.stage_options(on, persist, self._replication, kept=nondeterministic)
         return self.define_checked(collections, options, replay=replay, again=again)
@@ -132,7 +133,7 @@ class DefinitionService:
             raise
 
     def outcome_of(self, collections: Mapping[str, Collection]) -> str:
-        """Returns what a definition has done that ran out of memory."""
+        """Returns a message with the outcome of a definition that ran out of memory."""
         names = self._definition_names
         if all(names.assigned_name(definition_of(n, each)) == n for n, each in collections.items()):
             return _defined_text(collections)
@@ -201,8 +202,8 @@ class DefinitionService:
     def _raise_levels(self, risen: Mapping[str, Stage]) -> None:
         """Moves stages from memory to their new level by recomputing them once.
 
-        They come last, because they only run code that has run before, while other definitions may
-        fail.
+        This is the last step, because these stages run only code that has run before, while other
+        definitions may fail.
         """
         with levels.leaving_memory(risen) as rose:
             for name, stage in risen.items():
@@ -410,7 +411,7 @@ def _readers(catalog: Mapping[str, Stage], name: str) -> list[str]:
 
 
 class InputDeclarations:
-    """Declares the inputs of a session; owns the names of those made from data."""
+    """Declares the inputs of a session, and records those that were declared from data."""
 
     def __init__(
         self,
@@ -541,7 +542,7 @@ def _arrow_schema(source: Any) -> pa.Schema:
     """Returns the schema of an object that exports one through Arrow.
 
     Raises:
-        SchemaError: if it is the type of one column.
+        SchemaError: if the object is the type of a single column.
     """
     try:
         return pa.schema(source)
@@ -571,7 +572,7 @@ def _check_same_input(stage: Stage, schema: Schema | None, key: Any) -> None:
 def renamed_catalog(catalog: Mapping[str, Stage], old: str, new: str) -> dict[str, Stage]:
     """Returns a catalog after a rename. References and earlier versions (`name@2`) follow.
 
-    A name has no other meaning, so logs, traces and fingerprints stay the same.
+    Logs, traces and fingerprints do not depend on names, so they stay the same.
     """
     renamed: dict[str, Stage] = {}
     for name, stage in catalog.items():

@@ -61,9 +61,9 @@ class RetentionService:
     def set(self, asked: Any) -> None:
         """Retains single epochs for a number of epochs or a time, and downsamples older history.
 
-        None retains them for ever. Within the limit every epoch is retained; intervals of 16 epochs
-        are retained for 16 times as long, of 256 for 256 times, and so on. Other epochs can no
-        longer be read. The history is downsampled in the background.
+        `None` retains every epoch for ever. Within the limit every epoch is retained. Intervals of
+        16 epochs are retained for 16 times as long, intervals of 256 epochs for 256 times as long,
+        and so on. Other epochs can no longer be read. The history is downsampled in the background.
 
         Raises:
             SchemaError: if the argument is neither a number of epochs nor a time.
@@ -75,13 +75,14 @@ class RetentionService:
     def bound(self, asked: Any) -> None:
         """Bounds the disk usage of the log; history is downsampled in the background to fit.
 
-        The bound is a number of bytes or a size; None: no bound. Bytes that the log needs count;
-        files that only its branches need do not. If the bound is exceeded, the oldest epochs become
-        coarser first; pins stay. If the current state grows beyond it, commits continue.
+        The bound is a number of bytes or a size; `None` removes it. It applies to the files that
+        the log itself needs, not to files that only its branches need. If the bound is exceeded,
+        the oldest epochs become coarser first; pins stay. If the current state grows beyond it,
+        commits continue.
 
         Raises:
-            SchemaError: if it is no bound, or smaller than the current state with the log's tail;
-                then nothing has changed.
+            SchemaError: if the argument is not a size, or is smaller than the current state with
+                the log's tail. Then nothing has changed.
 
         Cost: a checkpoint.
         """
@@ -132,10 +133,11 @@ class RetentionService:
         self._change(without_pin, f"'{name}' is no longer pinned")
 
     def _readable_epoch(self, snapshot: Snapshot, at: Any) -> int:
-        """Returns an epoch at which at least one collection can be read.
+        """Resolves an epoch, and checks that at least one collection can be read there.
 
         Raises:
-            TimeError: if no collection can; names the neighbouring epochs of the first live stage.
+            TimeError: if no collection can be read there; names the readable neighbours of the
+                epoch.
         """
         epoch = snapshot.epoch if at is None else self._publisher.ledger.resolve(at, snapshot.epoch)
         logs = [snapshot.graph.named[s.name].log for s in snapshot.catalog.values() if s.live]

@@ -4,13 +4,13 @@
     `UserLimits.backlog_bytes`                        those first that are cheapest to recompute
     it is half of that, with deferred files           all of them are restored
 
-A demoted stage is treated as one with level `disk` for as long as that lasts (`levels`). Its frames
-and packs are shipped as ever; its files of rows are shipped when nothing else is missing, and an
-epoch is safe without them. The frontier that was reported for replicas stays (`frontiers`).
+While a stage is demoted, it is treated as one with level `disk` (`levels`). Its frames and packs
+are shipped as before. Its row files are shipped when nothing else is missing, and an epoch is safe
+without them. The frontier that was reported for replicas stays (`frontiers`).
 
-After a lost disk the stage is recomputed where replicas lack its files. Hence a stage is demoted
-only if it gives the same rows at every epoch at which it can be read. Never demoted are inputs,
-nondeterministic stages, stopped stages, and stages with `persist="replicas"`.
+After the loss of the disk, the stage is recomputed where replicas lack its files. Hence a stage is
+demoted only if a recomputation returns the same rows at every readable epoch. Inputs,
+nondeterministic stages, stopped stages, and stages with `persist="replicas"` are never demoted.
 
 The catalog records the demoted stages, and each change is a definition that changes nothing else: a
 copy that ends at any frame contains its own replication requirement. The backlog of a replica
@@ -19,8 +19,8 @@ beyond the quorum is counted separately: it delays no epoch, so no stage is demo
 Before any demotion a checkpoint is written, if it removes enough from the queue. The checkpoint
 replaces the frames before it. It releases the changes that the history keeps in memory, and the
 files that merges have replaced: a replica that lacks such files no longer receives them. The
-checkpoint is on disk before a byte of that is dropped. It is also written for a replica beyond the
-quorum, because it takes nothing from the others.
+checkpoint is on disk before any of these are dropped. It is also written for a replica beyond the
+quorum, because it lowers no durability level.
 
 Failure: 1. Files are deferred, so the backlog falls and all stages are restored. 2. The deferred
 files count as backlog again, and the stages are demoted again, and so on. Hence deferred files are
@@ -59,7 +59,7 @@ from nosync_nb.trace.epoch_ranges import EpochRanges
 class BacklogPolicy:
     """Decides which stages are demoted, as replicas fall behind and catch up.
 
-    It looks at the backlog after each message about a replica. The writer's lock guards its state.
+    It evaluates the backlog after each message about a replica. The writer's lock guards its state.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class BacklogPolicy:
         self._frontiers = frontiers
         self._worker = worker
         self._limits = limits
-        self._demotions = 0  # demotions since all stages had their own levels
+        self._demotions = 0  # steps since no stage was demoted
         self._changed_at = -1  # log offset of the last change
         self._without_demoted: Mapping[str, Stage] | None = None  # a catalog without demoted stages
         self._exhausted: Mapping[str, Stage] | None = None  # a catalog without further candidates
         replication.on_progress(self.submit_if_due)
 
     def submit_if_due(self) -> None:
-        """Submits a change to the worker if one is due; any thread, without a lock."""
+        """Submits a change to the worker if one is due. Any thread may call it without a lock."""
         backlog = self._replication.backlog()
         if backlog is not None and (
             self._has_superseded_files(backlog) or self._direction(backlog)
@@ -116,7 +116,7 @@ class BacklogPolicy:
         return False
 
     def _change(self) -> None:
-        """Demotes or restores stages, all or none; runs in the worker."""
+        """Demotes or restores stages, or plans a checkpoint instead. Runs in the worker."""
         with self._writer_lock.lock:
             self._writer_lock.finish()
             backlog = self._replication.backlog()
@@ -134,7 +134,7 @@ class BacklogPolicy:
                 self.owe()
 
     def _plan_checkpoint(self, backlog: ReplicationBacklog) -> bool:
-        """Returns True if it planned a checkpoint, because that removes enough from the queue."""
+        """Plans a checkpoint if it removes enough from the queue; returns True if it did."""
         publisher, store = self._publisher, self._publisher.store
         if (
             not self._has_superseded_files(backlog)
@@ -162,14 +162,14 @@ class BacklogPolicy:
         self._demotions += 1
 
     def scale_back(self, names: Iterable[str]) -> None:
-        """Demotes some stages from now on; with the writer's lock."""
+        """Demotes some stages. Requires the writer's lock."""
         with self._frontiers.frozen_on_replicas(names) as frontiers:
             catalog = dict(self._publisher.snapshot.catalog)
             catalog.update((n, replace(catalog[n], scaled=epoch)) for n, epoch in frontiers.items())
             self._install(catalog)
 
     def owe(self) -> None:
-        """Restores the levels of all demoted stages; with the writer's lock."""
+        """Restores the levels of all demoted stages. Requires the writer's lock."""
         catalog = self._publisher.snapshot.catalog
         owed = {n: replace(s, scaled=None) for n, s in catalog.items() if s.scaled is not None}
         self._demotions = 0
@@ -177,7 +177,7 @@ class BacklogPolicy:
             self._install({**catalog, **owed})
 
     def _install(self, catalog: Catalog) -> None:
-        """Writes a catalog; the next writer reports a disk error."""
+        """Writes a catalog. A disk error is not raised here; the next writer reports it."""
         try:
             self._executor.install(unchanged_decision(catalog))
         except DurabilityError:
@@ -186,18 +186,19 @@ class BacklogPolicy:
 
 
 class _Recomputation(NamedTuple):
-    """The recomputation of a stage: how many rows it reads, and which epochs it gives."""
+    """The recomputation of a stage: the number of rows it reads, and the epochs it can restore."""
 
     rows: int
     epochs: EpochRanges
 
 
 def demotion_candidates(snapshot: Snapshot) -> dict[str, int]:
-    """Returns the stages with files that can be demoted, with the rows that a recomputation reads.
+    """Returns, for each stage that can be demoted, the number of rows that a recomputation reads.
 
-    If replicas may lack an input as well, that input is recomputed first, and its rows count too.
+    Only stages with files can be demoted. If replicas may lack an input as well, that input is
+    recomputed first, and the rows that this reads are included.
 
-    Cost: O(nodes), and for each stage the packs of the history.
+    Cost: O(nodes), plus the packs of the history for each stage.
     """
     past, recomputations = (
         HistoricalInputs(snapshot.history, snapshot.epoch),
@@ -248,7 +249,7 @@ def _recomputation_of(
 
 
 def _rows_count(snapshot: Snapshot, node: Node) -> int:
-    """Returns the number of current rows of a collection, at most."""
+    """Returns an upper bound of the number of current rows of a collection."""
     number = next(iter(node.traces.values()))
     trace = snapshot.version.traces.get(number)
     return 0 if trace is None else trace.rows_count

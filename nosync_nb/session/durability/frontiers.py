@@ -1,10 +1,10 @@
 """Computes the frontier of each stage at each durability level and for each class of failure.
 
 A log orders all epochs, and a replica acknowledges whole frames. So a level has the same epochs of
-every stage whose definition it has; of the others it has what the log had before the definition. An
-epoch therefore moves no bound: bounds are computed as if a level had every epoch, and are cut to
-its last epoch. Each call computes them from scratch, and no commit does: for 1,000 stages that
-takes some milliseconds.
+every stage whose definition it has. Of any other stage it has only the epochs that the log had
+before the definition. Therefore a new epoch changes no bound: bounds are computed as if a level had
+every epoch, and then cut to the last epoch of the level. Each call computes them from scratch,
+which takes a few milliseconds for 1,000 stages. Commits do not compute them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEVER = NOWHERE._replace(frame=NOWHERE.frame + 1, owed=NOWHERE.frame + 1)
 
 
 class LevelProgress(NamedTuple):
-    """The progress of a level: the frames that it has, and the last epoch in them."""
+    """The progress of a level: the number of its last frame, and the last epoch up to it."""
 
     frames: int
     epoch: int
@@ -59,9 +59,9 @@ class FrontierService:
     def of_stages(self) -> dict[str, Frontier]:
         """Returns for each stage and input the last epoch at each level, inclusive.
 
-        A stage of level `disk` has no frontier on replicas, whatever these hold. A demoted stage
-        keeps its frontier: where replicas lack its files it is recomputed. While files of rows are
-        only at the replicas, the disk alone has nothing.
+        For a stage of level `disk` the replica frontier is 0, even if replicas have its files. A
+        demoted stage keeps its frontier, because it is recomputed where replicas lack its files.
+        While some row files are only at replicas, the disk frontier of every stage is 0.
         """
         with self._freeze_lock:
             disk, safe = self._progress(FailureClass.POWER), self._progress(FailureClass.DISK)
@@ -104,7 +104,7 @@ class FrontierService:
         ]
 
     def of_failure(self, failure: FailureClass) -> dict[str, int]:
-        """Returns for each stage the last epoch that it has after a failure now; see `after`.
+        """Returns, for each stage, the last epoch that would survive a failure now; see `after`.
 
         Cost: O(stages).
         """
@@ -118,7 +118,7 @@ class FrontierService:
 
     @contextmanager
     def frozen_on_replicas(self, names: Iterable[str]) -> Iterator[Mapping[str, int]]:
-        """A block that freezes the frontiers of some stages on replicas; returns these frontiers.
+        """Freezes the replica frontiers of some stages for a `with` block, which receives them.
 
         Failure: 1. The frontier of a stage on replicas is read, and the demotion of the stage is
         written. 2. In between the replicas acknowledge another epoch, and a caller reads the later
@@ -142,7 +142,7 @@ class FrontierService:
             raise
 
     def after(self, failure: str, lost: int | None = None, stage: str | None = None) -> int:
-        """Returns the epoch that a failure now would bring the session, or a stage, back to.
+        """Returns the epoch to which the session, or a stage, would recover after a failure now.
 
         That is the last epoch at which all stages are recovered exactly, from the log or by
         recomputation. Stages whose definition would be lost are not counted. Epochs that are still
@@ -150,7 +150,8 @@ class FrontierService:
         epoch of this stage; 0 if its definition would be lost.
 
         Args:
-            lost: how many replicas are lost with the disk; None: as many as the quorum allows.
+            lost: the number of replicas that are lost with the disk; `None` means as many as the
+                quorum allows.
 
         Raises:
             StageError: if the class of failure or the stage is unknown, or the log has fewer
@@ -181,7 +182,10 @@ class FrontierService:
     # -- levels --------------------------------------------------------------------------------
 
     def _progress(self, failure: FailureClass, lost: int | None = None) -> LevelProgress:
-        """Returns the surviving frames; to be read before the snapshot, which must not be older."""
+        """Returns the progress that survives a failure.
+
+        The caller takes the snapshot afterwards, so that the snapshot is not older.
+        """
         if failure is FailureClass.KERNEL:
             return LevelProgress(NOWHERE.frame - 1, self._publisher.last_epoch)
         if failure is FailureClass.DISK:
@@ -190,7 +194,7 @@ class FrontierService:
         return LevelProgress(frames, self._publisher.ledger.durable(frames))
 
     def _snapshot_with_offsets(self) -> tuple[Snapshot, dict[str, DefinitionOffset]]:
-        """Returns the snapshot and the offsets of its definitions; new ones have none yet."""
+        """Returns the snapshot and the offsets of its definitions; `NOWHERE` for new ones."""
         publisher = self._publisher
         snapshot, defined = publisher.snapshot, publisher.defined
         named = snapshot.graph.named
@@ -237,7 +241,7 @@ def _frontier_node(
     failure: FailureClass,
     frames: int,
 ) -> FrontierNode:
-    """Returns a stage as a node of the frontier computation. A stopped one has only its log."""
+    """Returns a stage as a node of the frontier computation; a stopped one has no inputs."""
     offset = NEVER if stage.in_memory else defined
     upper = UNBOUNDED if stage.live else stage.last(0) + 1
     on_replicas = failure is FailureClass.DISK

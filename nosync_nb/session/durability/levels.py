@@ -20,12 +20,13 @@ nothing for them, and `recovery_frontier` assumes that they are recomputed.
 While the backlog of the replicas is too large, stages without an explicit level are treated as
 `disk` (backlog_policy.py).
 
-A level may be raised, and the frame of that definition is where the new level begins: a stage in
+A level may be raised. The new level applies from the frame of that definition on, and a stage in
 memory is recomputed once. A level is not lowered if durable epochs would be lost: never to memory,
 and to disk only while the log has no replicas.
 
-Of a stage in memory only the last changes can be read epoch by epoch: as many rows as a restart
-would replay for it (`UserLimits.replay_rows`). A checkpoint sums up the older ones.
+For a stage in memory, only the latest changes can be read epoch by epoch, up to the number of rows
+that a restart would replay for it (`UserLimits.replay_rows`). A checkpoint combines the older
+changes.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ def stage_options(
     """Returns the options of stages.
 
     Args:
-        kept: True: the results of their functions are memoised, because they are nondeterministic.
+        kept: True if the stages are nondeterministic, so that the results of their functions are
+            memoised.
 
     Raises:
-        StageError: if there is no such level, or it is not possible here.
+        StageError: if the level is unknown, or is not possible for this log or for these stages.
     """
     if persist not in (None, *LEVELS):
         raise StageError(f"persist={persist!r} is unknown", hint="memory, disk or replicas")
@@ -76,7 +78,7 @@ def stages_changing_level(
     """Returns the unchanged stages whose level changes, with their new level.
 
     Args:
-        copied: True: the log has replicas.
+        copied: True if the log has replicas.
 
     Raises:
         StageError: if a level would be lowered.
@@ -112,7 +114,7 @@ def decision_keeping_levels(
     """Returns a decision under which some stages keep their current level.
 
     Args:
-        before: these stages, as they are.
+        before: these stages with their current levels.
     """
     catalog = dict(decision.catalog)
     for name, stage in before.items():
@@ -122,7 +124,7 @@ def decision_keeping_levels(
 
 @contextmanager
 def leaving_memory(names: Iterable[str]) -> Iterator[dict[str, DefinitionOutcome]]:
-    """A block in which stages leave memory; an error gets a note that lists those that did not.
+    """Runs a block in which stages leave memory; an error gets a note with the remaining ones.
 
     The other definitions of the cell are committed before the block, because the level is not part
     of a stage's meaning.

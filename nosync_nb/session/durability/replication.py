@@ -1,13 +1,13 @@
 """Runs the keeper of a session's log, and tracks the progress of each replica.
 
 The keeper is a process (store/replication/agent/keeper.py) that reads the log's files and ships
-them. The thread that syncs the log only writes a byte to a pipe for it; a committing thread does
-nothing. A thread of its own receives the keeper's messages, under `heard`, which is a leaf lock.
-The replication lag is computed from the last messages; no replica is contacted.
+them. To notify it, the thread that syncs the log writes a byte to a pipe; a committing thread does
+nothing. A separate thread receives the keeper's messages, and records them under `heard`, which is
+a leaf lock. The replication lag is computed from the last messages; no replica is contacted.
 
-A keeper that dies is restarted: it begins by asking each replica what it holds. Earlier
-acknowledgements of a replica still count meanwhile, if it is the same copy. An announced epoch is
-not withdrawn, unless the user removes a replica that it depends on.
+A keeper that dies is restarted, and first asks each replica for its state. Meanwhile the earlier
+acknowledgements of a replica still count, if it is the same copy. An announced epoch is not
+withdrawn, unless the user removes a replica that it depends on.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _ReplicaSet(NamedTuple):
     """The replicas and their last known progress; replaced as one value.
 
     Attributes:
-        progress: the last message about each, in the order of the settings.
-        confirmed: the replicas that have acknowledged under these settings.
+        progress: the last message about each replica, in the order of the settings.
+        confirmed: the positions of the replicas that have acknowledged under these settings.
         announced: the frame and the epoch that were safe before the settings were changed.
     """
 
@@ -64,7 +64,7 @@ class ReplicationService:
     """The replicas of a log that this session writes.
 
     Args:
-        subscriptions: notified of what the keeper has repaired.
+        subscriptions: notified of repairs that the keeper has made.
         settings: the replicas; without any, no keeper is started.
 
     Attributes:
@@ -129,7 +129,7 @@ class ReplicationService:
         self._start_thread()
 
     def _under_settings(self, settings: ReplicaConfig) -> _ReplicaSet:
-        """Returns the state under other settings, before any message under them; with the lock."""
+        """Returns the initial state under other settings. Requires the lock."""
         current = self._replicas
         previous = {
             a.url: t for a, t in zip(current.settings.replicas, current.progress, strict=True)
@@ -139,9 +139,10 @@ class ReplicationService:
         )
 
     def _switch(self, replicas: _ReplicaSet) -> None:
-        """Writes settings and adopts them; with the lock.
+        """Writes settings and adopts them. Requires the lock.
 
-        After any error the written settings decide, because a restarted keeper reads them.
+        After an error, they are adopted if they were written, because a restarted keeper reads
+        them.
         """
         if self._keeper is not None and replicas.progress is not self._replicas.progress:
             self._keeper.kill()  # safe at any moment
@@ -175,14 +176,14 @@ class ReplicationService:
         return self._replicas.progress
 
     def _lost_replicas(self) -> list[ReplicaProgress]:
-        """Returns the replicas that belong to another owner, or have more than the disk."""
+        """Returns the replicas that belong to another owner, or are ahead of the local log."""
         return [replica for replica in self._progress if replica.condition in _LOST]
 
     def safe(self, lost: int | None = None) -> int:
         """Returns the last epoch that survives the loss of the disk and some replicas, or 0.
 
         Args:
-            lost: how many replicas; None: as many as the quorum allows for.
+            lost: the number of lost replicas; `None` means as many as the quorum allows.
         """
         return self.last_surviving(lost)[1]
 
@@ -210,7 +211,7 @@ class ReplicationService:
 
     @property
     def _confirmed(self) -> list[bool]:
-        """For each replica, True if it has confirmed the current settings; with the lock."""
+        """For each replica, True if it has confirmed the current settings. Requires the lock."""
         return [number in self._replicas.confirmed for number in range(len(self._progress))]
 
     def status(self) -> list[ReplicaStatus]:
@@ -233,7 +234,7 @@ class ReplicationService:
             return backlog_of(self._progress, self.settings.quorum, end)
 
     def wait(self, seq: int, epoch: int, timeout: float | None, activity: Activity) -> None:
-        """Waits until a frame, after which `epoch` is the last, is on a quorum of replicas.
+        """Waits until a quorum of replicas has a frame; `epoch` is the last epoch up to that frame.
 
         Args:
             activity: receives the names and states of the replicas, and the bytes that the quorum
@@ -262,7 +263,7 @@ class ReplicationService:
                 threads.wait_event(self.heard, left)
 
     def _shortfall_text(self, seq: int, epoch: int, timeout: float | None) -> str:
-        """Returns a message that lists the state of the replicas for an epoch; with the lock."""
+        """Returns a message with the state of the replicas that lack a frame. Requires the lock."""
         have = sum(replica.seq >= seq for replica in self._progress)
         why = "; ".join(
             f"{address.url}: {replica.why or f'epoch {replica.epoch}, {replica.condition}'}"
@@ -286,7 +287,10 @@ class ReplicationService:
             self.heard.notify_all()
 
     def _close_pipe(self) -> None:
-        """Closes the pipe to a keeper; with the lock, because its descriptor may be reused then."""
+        """Closes the pipe to a keeper.
+
+        Requires the lock, because a concurrent write could go to a reused descriptor.
+        """
         if self._keeper is not None and self._keeper.stdin is not None:
             with suppress(OSError):
                 self._keeper.stdin.close()
@@ -294,7 +298,7 @@ class ReplicationService:
     # -- the keeper --------------------------------------------------------------------------
 
     def _wake(self, _seq: int) -> None:
-        """Notifies the keeper that frames have reached the disk; from the thread that syncs."""
+        """Notifies the keeper that frames have reached the disk. The syncing thread calls it."""
         with self.heard:
             with suppress(RuntimeError):  # the system cannot start a thread
                 self._start_thread()  # the call that named the replicas may have been interrupted
@@ -344,7 +348,7 @@ class ReplicationService:
                     self.heard.wait_for(self._closing.is_set, backoff.next_s())
 
     def _changed(self, progress: list[ReplicaProgress]) -> bool:
-        """Returns True if the replicas were changed since `progress` was read; with the lock."""
+        """Returns True if the replicas changed since `progress` was read; requires the lock."""
         return self._progress is not progress
 
     def _handle(self, progress: list[ReplicaProgress], message: Told) -> None:
@@ -364,7 +368,7 @@ class ReplicationService:
             notify(message)
 
     def _record_progress(self, progress: list[ReplicaProgress], message: ReplicaProgress) -> None:
-        """Records the progress of a replica; `progress` is the list of its keeper."""
+        """Records the progress of a replica in `progress`, the list that its keeper updates."""
         if message.replica >= len(progress):
             return  # another session has changed the settings meanwhile
         with self.heard:
@@ -412,7 +416,7 @@ def _initial_progress(
     """Returns the initial progress of replicas, before any message of a keeper.
 
     Args:
-        previous: by URL, the progress under other settings.
+        previous: the progress under other settings, by URL.
     """
     latest = [
         (previous or {}).get(each.url, ReplicaProgress(0, "starting")) for each in settings.replicas
@@ -461,8 +465,8 @@ class ReplicaStatus(NamedTuple):
     """The status of one replica: `epoch` is the last that can be restored from it alone.
 
     Its lag is given in epochs, in bytes to ship, and in seconds since the first missing epoch was
-    committed. `last_bytes` are those of deferred files, which belong to stages of level `disk`: no
-    epoch waits for them.
+    committed. `last_bytes` counts deferred files, which belong to stages of level `disk`: no epoch
+    waits for them.
 
     `frame` is its last frame of the log. `state` is `starting`, `level`, `behind`, `failing` (`why`
     has the reason; the keeper retries), `fenced` (another owner) or `ahead` (the replica has more
@@ -533,7 +537,7 @@ def backlog_of(
         end: the length of the stream of frames, in bytes.
 
     Returns:
-        None if it is known of too few replicas.
+        None if the backlog of fewer replicas than the quorum is known.
     """
     known = [replica for replica in replicas if replica.offset >= 0]
     if not 0 < quorum <= len(known):
@@ -548,7 +552,7 @@ def backlog_of(
 
 
 def _missing_bytes(progress: ReplicaProgress, end: int) -> int:
-    """Returns the bytes that epochs wait for, with the files counted so far."""
+    """Returns the number of bytes that epochs wait for, including the files counted so far."""
     return max(0, end - progress.offset) + progress.backlog_bytes
 
 
@@ -558,7 +562,7 @@ def demoted_stages(catalog: Mapping[str, Stage]) -> dict[str, int]:
 
 
 def demotion_text(catalog: Mapping[str, Stage]) -> list[str]:
-    """Returns the demoted stages as a line for users; empty without such stages."""
+    """Returns one line of status text that lists the demoted stages; empty if there are none."""
     names = [f"{name} (after epoch {epoch})" for name, epoch in demoted_stages(catalog).items()]
     if not names:
         return []

@@ -1,8 +1,8 @@
 """Loads rows into inputs from a background thread, until it is stopped.
 
-The user would not see an error in that thread. A notebook gets it as a notice, and shows it in the
-running cell or the next one. Elsewhere it is a warning of `stop`, or of the next commit in a thread
-that is no feed.
+The user would not see an error that is raised in that thread. A notebook gets it as a notice, and
+shows it in the running cell or the next one. Elsewhere the error is reported as a warning by
+`stop`, or by the next commit in a thread that is not a feed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Feeding(threading.local):
-    """True in a thread while it loads rows of a feed; the user does not see a warning there."""
+    """Marks a thread that loads rows of a feed, because the user does not see its warnings."""
 
     on = False
 
@@ -68,7 +68,7 @@ class Feeder:
         self.report_failures()
 
     def report_failures(self) -> None:
-        """Reports the failures, once."""
+        """Reports each unreported failure once."""
         with self._mutex:
             unreported, self._unreported = self._unreported, ()
         for text in unreported:
@@ -83,7 +83,7 @@ class Feeder:
         self.stop()
 
     def _queue_report(self, text: str) -> None:
-        """Queues the report of a failure: to a notebook now, else with the next commit."""
+        """Queues the report of a failure: for a notebook now, otherwise for the next commit."""
         with self._mutex:
             if text not in self._unreported:
                 self._unreported = (*self._unreported, text)
@@ -100,7 +100,7 @@ One = TypeVar("One", bound=Feeder)
 
 
 class FeedRegistry(Generic[One]):
-    """The feeds of one kind in a session: one for each source and input.
+    """The feeds of one kind in a session: one for each pair of a source and an input.
 
     Attributes:
         publisher, subscriptions, commits, ingest, load_registry: the services that feeds use.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 EVERY_S_MIN = 1.0
 _REFUSED_MAX = 10
-"""At most so many refused files are named by an error, or by a view."""
+"""The most refused files that an error or a view names."""
 
 
 class FailedFile(NamedTuple):
@@ -65,7 +65,7 @@ class WatchStatus(NamedTuple):
     Attributes:
         loaded: the number of files that it has committed.
         unsettled: the number of files that may still be written.
-        refused: by path, why a file could not be loaded.
+        refused: the reasons why files could not be loaded, by path.
     """
 
     pattern: str
@@ -81,7 +81,7 @@ class WatchStatus(NamedTuple):
 
     @property
     def refusal_texts(self) -> list[str]:
-        """The messages about refused files; those beyond the limit are counted."""
+        """The messages about the first refused files, and the number of the others."""
         first = [*self.refused.items()][:_REFUSED_MAX]
         texts = [_refusal(path, self.into, why) for path, why in first]
         more = len(self.refused) - len(first)
@@ -89,7 +89,7 @@ class WatchStatus(NamedTuple):
 
     @property
     def counts(self) -> str:
-        """The numbers of files in words: `3 loaded, 1 not settled yet`."""
+        """The numbers of files in words: `3 loaded, 1 still being written`."""
         parts = [f"{self.loaded} loaded"]
         parts += [f"{self.unsettled} still being written"] if self.unsettled else []
         parts += [f"{len(self.refused)} refused"] if self.refused else []
@@ -102,8 +102,9 @@ class FolderWatch(Feeder):
     Threads: any may call it; `_lock` is held during a listing.
 
     Attributes:
-        pattern: of the files.
-        status: how many files were loaded, refused or are not settled yet, as of the last listing.
+        pattern: the pattern of the file paths.
+        status: the numbers of files that are loaded, refused or not settled yet, as of the last
+            listing.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class FolderWatch(Feeder):
         self._after_listing = threading.Condition(self._lock)  # notified after each listing
         self._listings = 0
         self._last_error = ""  # the error of the last listing
-        self._listed: dict[str, FileMark] = {}  # at the last listing
+        self._listed: dict[str, FileMark] = {}  # the files at the last listing
         # The files that were loaded or refused.
         self._outcomes: dict[str, FileMark | FailedFile] = {}
         # For each file its last committed block, and a block that is not committed yet.
@@ -128,7 +129,7 @@ class FolderWatch(Feeder):
 
     @property
     def loaded(self) -> dict[str, int]:
-        """The epochs of this watch, by path."""
+        """The last epoch of each file that this watch has loaded, by path."""
         blocks = (
             (path, block) for path, of_file in list(self._blocks.items()) for block in of_file
         )
@@ -157,14 +158,14 @@ class FolderWatch(Feeder):
     def catch_up(self, timeout: float | None = None) -> int | None:
         """Waits until all current files are loaded; returns the last epoch of the watch.
 
-        A file is loaded when it has not been written for as long as `every` says.
+        A file is loaded when it has not been written for `every` seconds.
 
         Args:
-            timeout: seconds to wait at most until files settle; None: as long as it takes.
+            timeout: the longest wait for files to settle, in seconds; `None` means no limit.
 
         Raises:
-            NosyncError: files were refused, each with its reason, or are not settled in time; the
-                other files are loaded.
+            NosyncError: files were refused (the message has the reasons), or did not settle in
+                time. All other files are loaded.
             StageError: the watch was stopped.
         """
         until = None if timeout is None else time.monotonic() + timeout
@@ -203,7 +204,7 @@ class FolderWatch(Feeder):
                 try:
                     self.look()
                     self._last_error = ""
-                except Exception as error:  # of the folder; errors of files are handled per file
+                except Exception as error:  # not of a file: those are handled per file
                     previous, self._last_error = (
                         self._last_error,
                         f"watching '{self.pattern}': {error}",
@@ -224,7 +225,13 @@ class FolderWatch(Feeder):
         return {path: files[path] for path in self._unsettled(files) if path in awaited}
 
     def _await(self, unsettled: Mapping[str, FileMark], left: float | None) -> None:
-        """Waits until one of some files is old enough or the thread has listed; with the lock."""
+        """Waits until an unsettled file is old enough, or the thread has listed the files again.
+
+        Requires the lock.
+
+        Args:
+            left: the longest wait in seconds; None means no limit.
+        """
         now, looks = time.time(), self._listings
         due = min(self._every - now + mark.changed_ns / 1e9 for mark in unsettled.values())
         seconds = max(due, 0.01) if left is None else min(max(due, 0.01), left)
@@ -263,10 +270,10 @@ class FolderWatch(Feeder):
         previous: Mapping[str, FileMark],
         quiet: Container[str] = (),
     ) -> int:
-        """Loads the settled ones of some files; returns the number of new epochs.
+        """Loads the settled files of a listing; returns the number of new epochs.
 
         Args:
-            previous: the files at the previous listing: equal ones are settled.
+            previous: the files at the previous listing; a file with an equal mark is settled.
             quiet: files that are not reported if they are refused.
         """
         epochs = 0
@@ -301,7 +308,7 @@ class FolderWatch(Feeder):
         ]
 
     def _is_settled(self, mark: FileMark) -> bool:
-        """Returns True if a file was not written for the time between two listings."""
+        """Returns True if a file was not written during the last `every` seconds."""
         return time.time() - mark.changed_ns / 1e9 > self._every
 
     def _must_load(self, path: str, mark: FileMark) -> bool:
@@ -315,7 +322,7 @@ class FolderWatch(Feeder):
         )
 
     def _try_load(self, path: str, mark: FileMark, *, quiet: bool) -> bool:
-        """Loads a file; returns True if that made an epoch. Records a failure."""
+        """Loads a file, and records a failure. Returns True if the file has become an epoch."""
         try:
             epoch = self._load(path, mark)
         except Exception as error:
@@ -371,8 +378,8 @@ class FolderWatches(FeedRegistry[FolderWatch]):
     """The watches of a session.
 
     Attributes:
-        loading: a lock held while a file is checked against the loads and committed; taken after a
-            watch's own lock.
+        loading: the lock that is held while a file is compared with the recorded loads and
+            committed. It is acquired after the lock of a watch.
     """
 
     def __init__(self, *of_session: Any) -> None:
@@ -386,7 +393,7 @@ class FolderWatches(FeedRegistry[FolderWatch]):
         return tuple(s for s in (each.status for each in watches) if s.running or s.refused)
 
     def check(self) -> None:
-        """Raises unless files can be loaded here and now."""
+        """Raises an error if the session cannot load files now."""
         self._writer_lock.writable("catch_up")
         self.publisher.store.log.check()
 
@@ -430,13 +437,13 @@ def watch(pattern: Any, into: Input, *, every: float = EVERY_S_MIN) -> FolderWat
     rewind are loaded by a new watch, not by one that runs.
 
     Args:
-        pattern: `"data/*.parquet"`; `**` for folders in folders.
+        pattern: a pattern such as `"data/*.parquet"`; `**` matches nested folders.
         into: rows are inserted; into a keyed input they are upserted.
         every: seconds between listings, at least 1.
 
     Raises:
         SchemaError: files with such a name are not read.
-        StageError: `into` is no input.
+        StageError: `into` is not an input.
 
     Examples:
         >>> from pathlib import Path

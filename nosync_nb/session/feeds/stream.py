@@ -51,7 +51,7 @@ class StreamFeed(Feeder):
     Attributes:
         query: Spark's `StreamingQuery`.
         epochs: the number of epochs of this feed.
-        last: the last of them, or None.
+        last: the last epoch of this feed; None before the first one.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class StreamFeed(Feeder):
         super().stop()
 
     def start_query(self, frame: Any, checkpoint: str, trigger: Mapping[str, Any]) -> None:
-        """Starts the query."""
+        """Starts the query, and the thread that waits for its end."""
         from nosync_nb.spark import streaming
 
         try:
@@ -137,7 +137,7 @@ class StreamFeed(Feeder):
             self._ended.set()
 
     def _query_error(self, error: Exception) -> NosyncError:
-        """Returns the error of the query itself."""
+        """Translates an error of the query."""
         from nosync_nb.spark import error_translation
 
         return error_translation.query_error(error, f"stream into {self._into.name}")
@@ -194,7 +194,7 @@ class StreamFeed(Feeder):
         self.epochs, self.last = self.epochs + 1, block.number
 
     def is_lost(self) -> bool:
-        """Returns True if the log has a first batch of this stream already."""
+        """Returns True if the log has the first batch of this stream already."""
         return self._first_key is not None and self._stream_feeds.load_registry.is_loaded(
             f"{BLOCK}{self._first_key}"
         )

@@ -1,7 +1,7 @@
 """Measures the disk usage of a log by purpose, and of a stage by its layers.
 
-File sizes are read on request; nothing is counted in advance. A file with several names, because a
-branch and its parent share it, counts once, where it is live first.
+File sizes are read on request; nothing is counted in advance. A file that a branch shares with its
+parent has several names. It is counted once, for the parent.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ BRANCHES = "branches"
 """The folder with the logs of branches."""
 
 HASH_BYTES = 8
-"""Bytes of each row in memory beside its values: a hash, and as many for a count."""
+"""Bytes of the hash of a row in memory. The count of the row takes the same number of bytes."""
 
 DEEP = 64
-"""The depth up to which folders are searched: branches have branches."""
+"""The depth to which folders are searched, because branches may have branches."""
 
 
 class DiskUsage(NamedTuple):
@@ -35,7 +35,7 @@ class DiskUsage(NamedTuple):
         live: files of the current state.
         history: files of the history only.
         log: frames, checkpoints, and the ownership files.
-        branches: files of branches that this log does not have.
+        branches: files that only branches have.
         garbage: unused files that are not deleted yet.
         files: the number of files.
     """
@@ -49,7 +49,7 @@ class DiskUsage(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All bytes."""
+        """The bytes for all purposes."""
         return self.own + self.branches + self.garbage
 
     @property
@@ -59,7 +59,10 @@ class DiskUsage(NamedTuple):
 
 
 def measure_disk_usage(publisher: Publisher) -> DiskUsage:
-    """Returns the current disk usage of a log. Cost: some us a file."""
+    """Returns the current disk usage of a log.
+
+    Cost: a few us for each file.
+    """
     store = publisher.store
     live, past = files_of(publisher.snapshot.version), store.history.files()
     sizes = dict.fromkeys(DiskUsage._fields, 0)
@@ -110,7 +113,7 @@ def _files_below(files: Files, folder: str, depth: int) -> Iterator[tuple[str, o
 
 
 def merge_gain(trace: Trace | None) -> float:
-    """Returns the layers that the next merge of a trace saves, for each byte that it writes."""
+    """Returns the number of layers that the next merge of a trace saves per byte that it writes."""
     planned = None if trace is None else plan_merges(trace)
     if trace is None or planned is None:
         return 0.0
@@ -126,8 +129,8 @@ def _width(trace: Trace) -> int:
 def stage_layers(snapshot: Snapshot, name: str, disk: int) -> list[dict[str, Any]]:
     """Returns the layers of a stage, oldest first, without sorting or merging them.
 
-    Each has its interval (half open), rows, bytes (exact in files, estimated in memory), where it
-    is stored, its level, and whether it is being merged.
+    Each layer is a dict with its half-open interval of epochs, its rows, its bytes (exact in files,
+    estimated in memory), its storage, its level, and True if it is being merged.
 
     Args:
         disk: the last durable epoch.

@@ -45,10 +45,10 @@ from nosync_nb.trace.history.pack_plans import PackPlan, PackResult, YieldingPau
 from nosync_nb.trace.parts.part_file import PartRef
 
 CLEARING = 3
-"""Checkpoints until files are deleted, including the one that names less history."""
+"""Checkpoints until files are deleted, including the one that omits the deleted history."""
 
 LOOKED_UP = 2
-"""Rows looked up for negative counts before a merge, at most, as a multiple of its rows."""
+"""The most rows looked up for negative counts before a merge, as a multiple of its rows."""
 
 PATIENCE_FRAMES = 256
 """Frames after which a checkpoint or a merge that failed is tried again."""
@@ -80,7 +80,7 @@ class Maintenance:
         self._worker, self._merges = worker, merges
         self._aging = HistoryAging(writer_lock, publisher, limits, worker.failures)
         self._due: set[int] = set()  # traces to merge
-        self._failed: dict[int, int] = {}  # traces whose merge failed: the frame to wait for
+        self._failed: dict[int, int] = {}  # after a failed merge: the frame to wait for
         self._checkpointing = threading.Lock()
         self._clearing = 0  # guarded by `_checkpointing`
         merges.on_answer(self._queue_proposals)
@@ -124,12 +124,12 @@ class Maintenance:
         return disk_usage.stage_layers(self._publisher.snapshot, name, self._publisher.durable)
 
     def plan_giving_back(self) -> None:
-        """Queues the return of the memory that a large run has freed to the operating system."""
+        """Queues a task that returns memory to the operating system after a large run."""
         name = "returning memory to the system"
         self._worker.submit("memory", release_memory, name=name, later=True)
 
     def keep_up(self, draft: EpochResult, seconds: float) -> None:
-        """Lets the worker run after a large epoch that took so long, if it is behind.
+        """Waits for the worker after a large epoch that took `seconds`, if the worker is behind.
 
         Failure: 1. Large epochs follow one another, and the worker waits for the interpreter after
         each of its steps. 2. Layers pile up, each lookup visits all of them, and epochs take twice
@@ -143,16 +143,16 @@ class Maintenance:
     def plan_due(self, draft: EpochResult) -> None:
         """Queues a checkpoint, if the log has grown enough for one, or files wait to be deleted.
 
-        It is queued only after another frame: of two checkpoints at one frame the second replaces
-        the first, and no previous one is left. After an epoch in files it waits for a pause,
-        because it takes long and small epochs often follow at once.
+        It is queued only after another frame, because a second checkpoint at the same frame would
+        replace the first, and no previous one would be left. After an epoch in files it waits for a
+        pause, because it takes long and small epochs often follow immediately.
         """
         log = self._publisher.store.log
         if log.checkpoint_due or (self._clearing and log.head.seq > log.checkpoint_seq):
             self.plan_checkpoint(later=draft.largest == ENDLESS)
 
     def plan_checkpoint(self, *, later: bool = False) -> None:
-        """Queues a checkpoint; after a failure it waits until the log has grown."""
+        """Queues a checkpoint; after a failed one, only when the log has grown enough."""
         if self._publisher.store.log.head.seq >= self.patience:
             name = "writing a checkpoint"
             self._worker.submit("checkpoint", self.checkpoint, name=name, later=later)
@@ -160,7 +160,8 @@ class Maintenance:
     def merge(self, number: int) -> None:
         """Runs the planned merges of one trace, until none is left.
 
-        Large ones are offloaded to the keeper: their layers stay claimed until it answers.
+        Large merges are offloaded to the keeper. Their layers stay claimed until the keeper
+        answers.
         """
         while True:
             with self._writer_lock.lock:
@@ -210,13 +211,13 @@ class Maintenance:
         self._worker.submit("proposals", self.take_proposals, name=name)
 
     def take_proposals(self) -> None:
-        """Takes the merges of the keeper, and performs here those that have failed there."""
+        """Adopts the merges of the keeper, and performs those that failed there in this thread."""
         self._retire_files(self._merges.unwanted())
         while (proposal := self._merges.next()) is not None:
             self._attempt(proposal[0].number, partial(self._take_proposal, *proposal))
 
     def _take_proposal(self, merging: OffloadedMerge, files: tuple[PartRef, ...]) -> None:
-        """Takes one proposal; without files the merge has failed."""
+        """Handles one proposal. A proposal without files means that the merge has failed."""
         change = None
         try:
             live = self._is_live(merging)
@@ -265,7 +266,7 @@ class Maintenance:
                 self._publisher.garbage.retire(names)
 
     def _replace_layers(self, number: int, inputs: tuple[Layer, ...], output: Layer) -> bool:
-        """Replaces layers with one, if they are live; retires the unused files."""
+        """Replaces layers with a single one, if they are live, and retires the unused files."""
         with self._writer_lock.lock:
             self._writer_lock.finish()
             version = self._publisher.snapshot.version
@@ -394,8 +395,8 @@ class HistoryAging:
     def pack(self, plan: PackPlan | None) -> None:
         """Writes a planned pack, and drops history of stages in memory that no restart replays.
 
-        The checkpoint depends on the pack, because it records that all before it is packed. It
-        depends on none of the other steps here.
+        The checkpoint depends on the pack, because it records that all earlier history is packed.
+        It does not depend on the other steps of this class.
         """
         if plan is not None:
             at: list[int] = []
@@ -408,10 +409,13 @@ class HistoryAging:
         self._shorten_memory_history()
 
     def thin(self, needed: AbstractSet[str]) -> bool:
-        """Combines packs, and downsamples old ones. Returns True if downsampling is allowed.
+        """Combines packs, and downsamples old ones.
+
+        Returns:
+            True if the retention allows downsampling, or if an error occurred.
 
         Args:
-            needed: files that are needed for more than the history.
+            needed: the files that are needed for other purposes than the history.
         """
         with self._failures.attempt("downsampling history"):
             return self._downsample(needed)
@@ -430,8 +434,8 @@ class HistoryAging:
         """Downsamples the history until the log fits its budget. Returns True if it wrote a pack.
 
         Args:
-            again: this checkpoint is written to have files deleted: if the log was fitted to the
-                same budget before, nothing is done, and None is returned.
+            again: True if the checkpoint is written only to delete files. If the log was fitted to
+                the same settings before, nothing is done, and None is returned.
 
         Cost: a pack is written at most twice for each factor of 16 that it becomes coarser.
         """
@@ -454,7 +458,7 @@ class HistoryAging:
         return fitted
 
     def _pause(self) -> YieldingPause:
-        """Returns a pause that also waits, within bounds, while an epoch runs."""
+        """Returns a pause that also waits for a running epoch, for a bounded time."""
         return YieldingPause(self._writer_lock.give_way)
 
     def _shorten_memory_history(self) -> None:
@@ -470,7 +474,7 @@ class HistoryAging:
                     self._sum_up_oldest(snapshot, node.log, node.log_layout)
 
     def _sum_up_oldest(self, snapshot: Snapshot, log: int, layout: Layout) -> None:
-        """Sums up the oldest changes of a log, if they are more than a restart would replay."""
+        """Combines the oldest changes of a log, if it has more than a restart would replay."""
         epoch = snapshot.history.excess(log, self._limits.replay_rows)
         if epoch is None or min(self._last_epochs(snapshot), default=epoch) < epoch:
             return
@@ -481,12 +485,12 @@ class HistoryAging:
             self._publisher.repacked()
 
     def _retained_epochs(self, snapshot: Snapshot) -> RetainedEpochs | None:
-        """Returns the epochs to retain separately; None: all of them."""
+        """Returns the epochs to retain separately; None if these are all epochs."""
         policy, ledger = self._publisher.retention, self._publisher.ledger
         return policy.keep(snapshot.epoch, ledger.since, self._last_epochs(snapshot))
 
     def _least_retained(self, snapshot: Snapshot) -> RetainedEpochs | None:
-        """Returns the epochs to retain whatever the log takes; None: it has no budget."""
+        """Returns the epochs to retain even beyond the budget; None without a budget."""
         policy, keep = self._publisher.retention, self._retained_epochs(snapshot)
         if policy.budget is None:
             return None
@@ -503,7 +507,7 @@ class HistoryAging:
         A pack is rejected if the retention was raised while it was written.
 
         Args:
-            bounded: it was downsampled for the budget, whatever its age.
+            bounded: True if the pack was downsampled to fit the budget, whatever its age.
         """
         with self._writer_lock.lock:
             self._writer_lock.finish()

@@ -33,16 +33,16 @@ from nosync_nb.trace.batch import Batch, Layout
 from nosync_nb.trace.parts.part_file import FRAME, PartRef, frame_rows
 
 LARGE_ROWS = 1 << 20
-"""The least rows of an offloaded merge: fewer take the worker a fraction of a second."""
+"""The fewest rows of an offloaded merge; the worker merges fewer in a fraction of a second."""
 
 LOOSE = 8
-"""At most one row in so many may be in memory, and is written first."""
+"""At most one row in this many may be in memory; such rows are written to files first."""
 
 SILENT_S = 60.0
 """Seconds without a message about merges after which the worker does them itself."""
 
 STEP_ROWS = 1 << 18
-"""Rows that are summed up at once: between two steps other threads get the interpreter."""
+"""Rows that are summed up in one step. Between steps other threads get the interpreter."""
 
 
 class OffloadedMerge(NamedTuple):
@@ -60,7 +60,7 @@ class OffloadedMerge(NamedTuple):
         return count >= LARGE_ROWS and loose * LOOSE <= count
 
     def stem(self, count: int) -> str:
-        """Returns the beginning of the names of its files, for so many rows."""
+        """Returns the prefix of the names of its output files, which have `count` rows in total."""
         stem = f"trace{self.number}-{self.inputs[0].lower}-{self.inputs[-1].upper}"
         framed = 2 * sum(frame_rows(layer.files) for layer in self.inputs) >= count
         return FRAME + stem if framed else stem
@@ -113,7 +113,7 @@ class OffloadedMerges:
             return self._waiting.pop(merge, None) is not None
 
     def hear(self, proposal: MergeProposal | None) -> None:
-        """Handles an answer of the keeper; None: the keeper has ended."""
+        """Handles an answer of the keeper, or the end of the keeper (None)."""
         if proposal is None:
             self.lose()
             return
@@ -128,7 +128,7 @@ class OffloadedMerges:
             self._notify()
 
     def lose(self, *, silent: bool = False) -> None:
-        """Fails all requested merges: the keeper has ended, or does not answer."""
+        """Marks all requested merges as failed, because the keeper has ended or does not answer."""
         with self._lock:
             self._silent = silent
             self._answers += ((each, ()) for each in self._waiting.values())
@@ -138,19 +138,19 @@ class OffloadedMerges:
             self._notify()
 
     def overdue(self) -> None:
-        """Fails the merges if the keeper is silent; it gets no request until it answers."""
+        """Marks merges as failed if the keeper is silent; it gets no request until it answers."""
         if self._answers:  # an earlier attempt to take them has failed
             self._notify()
         if self._waiting and time.monotonic() - self._last_answer >= SILENT_S:
             self.lose(silent=True)
 
     def next(self) -> tuple[OffloadedMerge, tuple[PartRef, ...]] | None:
-        """Returns a merge that was answered, with its files; without files it has failed."""
+        """Returns the next answered merge with its files, if any; no files mean that it failed."""
         with self._lock:
             return self._answers.pop(0) if self._answers else None
 
     def unwanted(self) -> set[str]:
-        """Returns the files of proposals that came too late, once."""
+        """Returns the files of proposals that came too late, and forgets them."""
         with self._lock:
             unwanted, self._unwanted = self._unwanted, set()
             return unwanted
@@ -173,7 +173,7 @@ class OffloadedMerges:
     def verified_parts(
         self, merging: OffloadedMerge, files: tuple[PartRef, ...]
     ) -> ArrangedChange | None:
-        """Returns the files of a proposal, mapped; None if they are not the merge."""
+        """Returns the memory-mapped files of a proposal; None if they are not the merged layers."""
         parts: tuple[Batch, ...] = ()
         with suppress(CorruptLogError):
             parts = tuple(self._store.checked_part(ref, merging.layout) for ref in files)
@@ -186,7 +186,7 @@ class OffloadedMerges:
 def merge_checksum(parts: Iterable[Batch]) -> tuple[int, int]:
     """Returns sums that merging does not change: of counts, and of counts times row hashes.
 
-    Cost: O(n), a step at a time.
+    Cost: O(n), in steps of `STEP_ROWS` rows.
     """
     count = hashes = 0
     for part in parts:
@@ -199,7 +199,7 @@ def merge_checksum(parts: Iterable[Batch]) -> tuple[int, int]:
 
 
 def _ascends(files: tuple[PartRef, ...], parts: tuple[Batch, ...]) -> bool:
-    """Returns True if parts are disjoint and ascend, each of them and one after the other."""
+    """Returns True if the rows of each part ascend, and the parts ascend without overlap."""
     if any(first.high > second.low for first, second in pairwise(files)):
         return False
     return all(bool((part.khash[1:] >= part.khash[:-1]).all()) for part in parts)

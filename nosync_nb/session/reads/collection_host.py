@@ -32,7 +32,7 @@ Seen = TypeVar("Seen")
 
 
 class DataFrameExports:
-    """Makes Spark DataFrames of collections, and retains the files that they read."""
+    """Creates Spark DataFrames from collections, and retains the files that they read."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DataFrameExports:
         """Returns a collection as a DataFrame.
 
         Args:
-            following: calls the function that reads the rows.
+            following: calls a function that reads rows, after a refresh.
         """
         spark = self._spark_connection.require("to_spark")
         from nosync_nb.spark import launch
@@ -148,12 +148,12 @@ class SessionHost:
         return self._reader.epoch(at, self._publisher.snapshot)
 
     def pinpoint(self, at: Any) -> ResolvedEpoch:
-        """Returns an epoch that differs from a later one of its number, after a rewind."""
+        """Resolves an epoch; the result differs from a later epoch of that number (see rewinds)."""
         since = self._publisher.ledger.incarnation  # before the snapshot, because too early is safe
         return ResolvedEpoch(self.epoch(at), since)
 
     def why_stopped(self, definition: Definition) -> Stopped | None:
-        """Returns why a collection is stale, or reads one that is."""
+        """Returns the reason why a collection is stale or reads a stale one; None if neither."""
         return self._reader.why_stopped(self._publisher.snapshot, definition)
 
     def epoch_unless_undone(self, point: ResolvedEpoch, title: str) -> int:
@@ -179,7 +179,7 @@ class SessionHost:
     ) -> Seen | None:
         """Applies a function to the trace of a collection, without merging its layers.
 
-        None if the collection has no trace at that epoch.
+        Returns None if the collection has no trace at that epoch.
         """
         loops.refuse_reading(definition)
         reader = self._reader
@@ -207,10 +207,10 @@ class SessionHost:
         return self._reader.explain(definition)
 
     def frame(self, definition: Definition, at: Any) -> Any:
-        """Returns the rows as a Spark DataFrame, one row for each copy."""
+        """Returns the rows as a Spark DataFrame, each repeated by its count."""
         loops.refuse_reading(definition)
         return self._dataframe_exports.frame(definition, at, self._following)
 
     def inspect(self, definition: Definition, function: Callable[[int, Any], Any] | None) -> None:
-        """Sets or removes (None) the function that is called with the changes of each epoch."""
+        """Sets the function that is called with the changes of each epoch; `None` removes it."""
         self._subscriptions.inspect(definition, self.name_of(definition), function)

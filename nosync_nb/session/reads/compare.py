@@ -37,7 +37,7 @@ from nosync_nb.trace.history.archive import add_sums
 
 
 class _ResolvedSide(NamedTuple):
-    """One side: its epoch, its host, its definition, and the positions of the columns."""
+    """One side of a comparison: its epoch, host and definition, and its column positions."""
 
     side: ComparisonSide
     host: SessionProtocol
@@ -49,7 +49,7 @@ class CompareService:
     """Compares the collections of a session; has no state.
 
     Args:
-        host: host of the session's own collections.
+        host: the host of the session's own collections.
     """
 
     def __init__(self, publisher: Publisher, host: SessionProtocol) -> None:
@@ -111,7 +111,7 @@ class CompareService:
         """Returns the first changes of a collection in `(after, upto]`, paired by its key if any.
 
         Args:
-            after: None: from the beginning.
+            after: the epoch before the changes; `None` means from the beginning.
             limit: the most changes to return.
 
         Raises:
@@ -130,7 +130,7 @@ class CompareService:
         """Returns the positions of the columns that match a row with its changed version.
 
         Args:
-            one: the first side that belongs to this session, if any.
+            one: a side that belongs to this session, if there is one.
         """
         if by is not None:
             return tuple(map(schema.index, [by] if isinstance(by, str) else by))
@@ -164,7 +164,7 @@ def _common_columns(a: Schema, b: Schema, columns: Sequence[str] | None) -> Sche
 
 
 def _with_columns(collection: Collection, schema: Schema) -> Collection:
-    """Returns a collection with the columns to compare alone."""
+    """Returns a collection with only the columns to compare."""
     if collection.schema.names == schema.names:
         return collection
     return collection.select(*("`" + name.replace("`", "``") + "`" for name in schema.names))
@@ -207,9 +207,9 @@ def _compare_epochs(
     readable: list[range],
     most: int,
 ) -> Iterator[Comparison]:
-    """Yields the comparison at epochs that both sides can be read at.
+    """Yields comparisons at up to `most` epochs at which both sides can be read, oldest first.
 
-    Each is computed from the previous one.
+    Each comparison is computed from the previous one and the changes since then.
     """
     upto = one.side.epoch
     epochs = [each[: bisect_right(each, upto)] for each in readable]

@@ -47,10 +47,10 @@ DEPTH_MAX = 16
 """Nesting depth of branches; deeper subtrees are listed below the tree."""
 
 SHOWN_MAX = 40
-"""How many arrangements are listed, and for how many inputs the lookups of a change."""
+"""The most arrangements that are listed, and the most inputs whose lookups are listed."""
 
 LOOKUPS_MAX = 8
-"""How many lookups are listed for a change of one input."""
+"""The most lookups that are listed for a change of one input."""
 
 WORDS = {
     "asof": "an as-of join", "concat": "a union", "consolidate": "adding up", "join": "a join",
@@ -89,7 +89,7 @@ def explain_collection(
 ) -> ExplainOutput:
     """Returns the plan of a collection.
 
-    Cost: O(its operators + nodes of the graph); some 20 us for each operator.
+    Cost: O(operators of the collection + nodes of the graph); about 20 us for each operator.
     """
     name = definition_names.name_of(definition)
     stage = (
@@ -205,7 +205,7 @@ class _PlanText:
             yield from self._branch(later.pop(0), later)
 
     def _branch(self, part: Definition, later: list[Definition]) -> Iterator[PlanLine]:
-        """Yields an operator with all below it: chains below each other, branches indented."""
+        """Yields an operator and all operators below it; only branches are indented."""
         ahead: list[tuple[Definition, str, str, int, str]] = [(part, "", "", 0, "")]
         while ahead:
             each, first, rest, depth, role = ahead.pop()
@@ -264,7 +264,7 @@ class _PlanText:
                 yield f"to store none it would look up {listed_names(more)}"
 
     def _lookup_titles(self, part: Definition, lookups: frozenset[Lookup]) -> Iterator[str]:
-        """Yields those of some lookups that a multiway join does."""
+        """Yields the titles of the given lookups that a multiway join performs."""
         for each, key in zip(part.inputs, part.params.get("keys", ()), strict=False):
             if part.op == "joins" and each.is_ref and (each.name, tuple(key)) in lookups:
                 yield f"{each.name} by {listed_names([each.schema.names[place] for place in key])}"
@@ -278,12 +278,12 @@ class _PlanText:
             yield f"{name} by {listed_names([names[place] for place in key])} ({rows})"
 
     def _rows_below(self, join: Definition) -> int:
-        """Returns how many rows of its first input a join looks up."""
+        """Returns the number of rows of its first input that a join stores for lookups."""
         kept, key = self.kept[id(join.inputs[0])], {*join.params["left"]}
         return max((e.rows for e in kept if e.key is not None and {*e.key} == key), default=0)
 
     def _is_numbered(self, part: Definition) -> bool:
-        """Returns True if other lines refer to it: it is used twice, or has arrangements."""
+        """Returns True if other lines refer to a part, as it is used twice or has arrangements."""
         if part.is_ref or part is self.subject.plan:
             return False
         return self.subject.plan.uses[id(part)] > 1 or bool(self.kept[id(part)])
@@ -366,7 +366,7 @@ class _PlanText:
 def _identity(part: Definition, each: PlannedArrangement) -> tuple[object, ...]:
     """Returns the identity of an arrangement.
 
-    It is that of the collection if it has a name, because a plan may use it twice.
+    A named collection is identified by its name, because a plan may use it twice.
     """
     return part.name if part.is_ref else each.part, each.key, each.own
 

@@ -36,7 +36,7 @@ class LogFollower:
 
     Args:
         repairs: repairs damaged files, for the log's owner.
-        recovered: the state of the log at the opening, for a reader; None: the session writes.
+        recovered: for a reader, the state of the log at the opening; None if the session writes.
     """
 
     def __init__(
@@ -73,8 +73,9 @@ class LogFollower:
     def following(self, read: Callable[[], Read]) -> Read:
         """Calls a function that reads, after a refresh.
 
-        A missing file is no damage if the owner has merged it away meanwhile: then the log is
-        reloaded, and the function is called again.
+        A file may be missing because the owner has merged and deleted it. So after an error the log
+        is reloaded, and the function is called again. In a session that writes, a damaged file is
+        repaired instead.
         """
         if self._recovered is None:
             return self._repairs.repairing(read)
@@ -114,7 +115,7 @@ class LogFollower:
         return True
 
     def _reload(self) -> None:
-        """Reloads the log from the newest checkpoint, also if its folder was renamed."""
+        """Reloads the log from the newest checkpoint, even if its folder was renamed."""
         self._unpublished = True
         before = self._publisher.store
         store = Store.open(branches.current_folder(before.files, before.log.place), mode="r")

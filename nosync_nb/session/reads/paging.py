@@ -35,10 +35,10 @@ from nosync_nb.trace.paging import Order, OrderedRows, Profile
 
 
 class PagingService:
-    """Makes cursors; has no state.
+    """Creates cursors; has no state of its own.
 
     Attributes:
-        reader: reads what is published.
+        reader: reads the published snapshot.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class Cursor:
     Attributes:
         epoch: the epoch that it shows.
         schema: the columns.
-        order: the order of the collection itself, such as that of a `top`; else empty. An order is
-            a sequence of pairs: the position of a column, and True if it descends.
-        stopped: why it is stale, or reads a stage that is; None if neither.
+        order: the order of the collection itself, such as that of a `top`; empty if it has none. An
+            order is a sequence of pairs: the position of a column, and True if it descends.
+        stopped: the reason why the collection is stale or reads a stale stage; None if neither.
 
     Examples:
         >>> cursor = session.cursor("flights")
@@ -154,7 +154,7 @@ class Cursor:
         self._profiles: dict[str, list[Profile]] = {}
 
     def take_over(self, previous: Cursor) -> None:
-        """Takes the sorted rows and profiles of an earlier cursor, if the rows are the same."""
+        """Reuses the sorted rows and profiles of an earlier cursor, if the rows are the same."""
         if self.has_rows_of(previous) and previous.schema == self.schema:
             self._ordered, self._profiles = previous._ordered, previous._profiles
 
@@ -173,7 +173,7 @@ class Cursor:
     ) -> Sequence[NearbyState]:
         """Returns this cursor as a cached state of a log, for an incremental seek.
 
-        Empty if it shows another log, or if a rewind has undone its epoch.
+        Empty if the cursor shows another log, or if a rewind has undone its epoch.
         """
         node = self.seen.graph.named.get(self._name or "")
         same_log = self._paging is paging and node is not None and node.log == log
@@ -202,7 +202,7 @@ class Cursor:
         """Returns the rows `[offset, offset + limit)` of an order as named tuples.
 
         Args:
-            where: a predicate in SQL; empty: all rows.
+            where: a predicate in SQL; empty for all rows.
 
         Examples:
             >>> cursor = session.cursor("flights")
@@ -244,7 +244,7 @@ class Cursor:
         A changed row of a collection with a key is a pair of its old and its new values.
 
         Args:
-            after: the epoch before the changes; None: from the beginning.
+            after: the epoch before the changes; `None` means from the beginning.
             limit: the most changes to return.
 
         Raises:
@@ -267,7 +267,7 @@ class Cursor:
 
 
 def stage_order(definition: Definition | None) -> Order:
-    """Returns the order of a stage itself: the groups of a `top`, and the order in each."""
+    """Returns the inherent order of a stage: that of a `top` by group and rank; else empty."""
     if definition is None or definition.op != "top":
         return ()
     params = definition.params

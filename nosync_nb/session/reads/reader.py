@@ -2,8 +2,8 @@
 
 A read takes the session's snapshot once and works on it without a lock.
 
-A count below 0 is legal between two epochs, because the row may still be inserted. Reading raises
-until it is, so each such error ends with a command that can be typed.
+A count below 0 is allowed for some epochs, because the row may still be inserted. Until then each
+read raises an error, which ends with a command that inserts the row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from nosync_nb.trace.history.archive import total_of
 
 
 class SnapshotReader:
-    """Reads what is published; has no state, and takes no lock.
+    """Reads the published snapshot; has no state, and takes no lock.
 
     Args:
         evaluate: evaluates expressions that only Spark can.
@@ -62,7 +62,7 @@ class SnapshotReader:
         self._evaluate = evaluate
 
     def epoch(self, at: Any, snapshot: Snapshot) -> int:
-        """Returns the number of the epoch that `at` names; None is the last."""
+        """Returns the number of the epoch that `at` names; `None` means the last one."""
         if at is None:
             return snapshot.epoch
         return self._publisher.ledger.resolve(at, snapshot.epoch)
@@ -108,9 +108,9 @@ class SnapshotReader:
         return trace_at(snapshot, name, self.epoch(at, snapshot))[1]
 
     def why_stopped(self, snapshot: Snapshot, definition: Definition) -> Stopped | None:
-        """Returns why a collection is stale, or reads one that is.
+        """Returns the reason why a collection is stale or reads a stale one, and its last epoch.
 
-        None if neither, or if it was dropped.
+        Returns None if neither is the case, or if the collection was dropped.
         """
         name = self._definition_names.name_of(definition)
         stages = [
@@ -272,8 +272,8 @@ def _repair_commands(snapshot: Snapshot, names: Iterable[str]) -> str:
 def _input_repair(stage: Stage, lacking: Updates) -> str:
     """Returns the command that adds the rows of an input whose counts are below 0.
 
-    Few rows are written out. For many rows the command sets every count below 0 to 0. So it does
-    for a keyed input, whose key may be present with another row.
+    Few rows are written into the command. For many rows, the command sets every count below 0 to 0.
+    It also does this for a keyed input, because its key may be present with another row.
     """
     every = None if stage.key is not None else _rows_text(lacking, stage.schema.types)
     name = stage.name

@@ -1,8 +1,8 @@
 """Recovers a session from its log, and lists the work that is left before the first write.
 
-Recovery reads existing rows and never recomputes them. It has two steps. The first gives a reader
-all it needs: the catalog, the positions of the traces, the history; it costs the same whatever they
-contain. The second compiles the stages before the first write.
+Recovery reads existing rows and never recomputes them. It has two steps. The first step provides
+all that a reader needs: the catalog, the positions of the traces, and the history. Its cost does
+not depend on their contents. The second step compiles the stages before the first write.
 
 A catalog is trusted if this user signed it for this log at this epoch. Its functions are restored
 if their signatures match. A stage that another key signed, or with a function that is not restored,
@@ -52,7 +52,7 @@ from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.store import Store
 
 LOST_MAX = 1 << 16
-"""At most so many epochs are reported as lost, whatever number a former owner recorded."""
+"""The most epochs that are reported as lost, whatever number a former owner recorded."""
 
 
 class RecoveryState(NamedTuple):
@@ -61,10 +61,10 @@ class RecoveryState(NamedTuple):
     Attributes:
         recovered: the contents of its log; stages that cannot resume are stale.
         report: the report for users.
-        differs: the running stages differ from those in the log.
-        behind: some stages have missed epochs and may catch up.
-        missing: files that are referenced and missing.
-        memory: some stages were in memory only.
+        differs: True if the running stages differ from those in the log.
+        behind: True if some stages have missed epochs and may catch up.
+        missing: the files that are referenced and missing.
+        memory: True if some stages were in memory only.
         without_rows: live stages that were defined after the epoch at which the log begins.
     """
 
@@ -88,7 +88,7 @@ def recover(store: Store, types: SparkTypes, lazy_fetcher: LazyFetcher) -> Recov
     """Recovers the state of a session from its folder; deletes files that nothing references.
 
     Args:
-        lazy_fetcher: fetches the referenced files that are not local, once they are read.
+        lazy_fetcher: fetches the referenced files that are not local, when they are read.
 
     Raises:
         CorruptLogError: if the log is invalid.
@@ -121,7 +121,7 @@ def recover(store: Store, types: SparkTypes, lazy_fetcher: LazyFetcher) -> Recov
 def _files_nowhere(store: Store, lazy_fetcher: LazyFetcher, names: Sequence[str]) -> frozenset[str]:
     """Registers referenced files that the folder lacks; returns those that no replica has.
 
-    To be called while the store still has the records that it has read.
+    The caller must not have released the records that the store has read.
     """
     if not names:
         return frozenset()
@@ -131,7 +131,7 @@ def _files_nowhere(store: Store, lazy_fetcher: LazyFetcher, names: Sequence[str]
 
 
 def _fetch_note(left: MissingSummary) -> list[str]:
-    """Returns a note on the files that replicas have and the folder has not; empty without any."""
+    """Returns a note on the files that only replicas have; empty if there are none."""
     if not left.files:
         return []
     return [
@@ -142,7 +142,7 @@ def _fetch_note(left: MissingSummary) -> list[str]:
 
 
 def _recovery_report(recovered: RecoveredState, lost: range) -> RecoveryReport:
-    """Returns the report; `lost` are the epochs that are lost."""
+    """Returns the report of an opening at which the epochs `lost` are missing."""
     log, (version, _, catalog, _) = recovered.store.log, recovered.snapshot
     removed = removed_limits(recovered.data)
     stages, reasons = _stage_statuses(catalog)
@@ -159,7 +159,7 @@ def _recovery_report(recovered: RecoveredState, lost: range) -> RecoveryReport:
 
 
 def _stage_statuses(catalog: Mapping[str, Stage]) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns for each stage whether it resumes, and the reasons of the stale ones."""
+    """Returns the recovery status of each stage, and the reasons of the stale ones."""
     stages = [s for s in catalog.values() if not s.is_input and not s.frozen]
     ways = {s.name: STALE if s.reason else READ for s in stages}
     return ways, {s.name: s.reason for s in stages if s.reason}

@@ -82,7 +82,8 @@ class StageRecovery:
         """Resumes the stages that can run the epochs that they missed.
 
         Args:
-            differs: the running stages differ from those in the log, which must record that.
+            differs: True if the running stages differ from those in the log, which must record
+                them.
         """
         self._resume_stopped(differs=differs)
         while True:
@@ -132,8 +133,7 @@ class StageRecovery:
         The caller holds no lock, and retries the call that found the file.
 
         Args:
-            stop: True: stages that cannot be rebuilt stop; False: if there are some, nothing is
-                done.
+            stop: True to stop stages that cannot be rebuilt; False to do nothing if there are any.
 
         Returns:
             True if nothing references the file any more.
@@ -166,7 +166,7 @@ class StageRecovery:
         return complete
 
     def _readers(self, names: Iterable[str]) -> set[str]:
-        """Returns the readers of some stages; they cannot be computed before these."""
+        """Returns the readers of some stages, which must be computed after these."""
         graph = self._publisher.snapshot.graph
         return {reader for name in names for reader in graph.dependants(name)}
 
@@ -186,7 +186,7 @@ class StageRecovery:
         log that another key has signed, damage is only reported.
 
         Args:
-            apart: stages that are left out; then no checkpoint follows.
+            apart: the stages to leave out; if there are any, no checkpoint follows.
             stop: see `repair_file`.
         """
         if self._publisher.store.foreign:
@@ -235,17 +235,17 @@ class StageRecovery:
             self._executor.install_stages(catalog)
 
     def _stages_without_rows(self, without_rows: AbstractSet[str]) -> set[str]:
-        """Returns the live stages without rows: those in memory, and the given ones."""
+        """Returns the live stages without rows: those in memory, and those in `without_rows`."""
         catalog = self._publisher.snapshot.catalog
         return {n for n, s in catalog.items() if s.live and (s.in_memory or n in without_rows)}
 
     def _compute(self, names: AbstractSet[str], *, last: bool) -> bool:
         """Computes stages that have no rows; returns True if it succeeded.
 
-        If one of them is kept in memory they are computed over all epochs, if that is cheap.
+        If one of them is in memory, they are replayed over all epochs, provided that this is cheap.
 
         Args:
-            last: there is no further attempt: if it fails, the stages become stale.
+            last: True if no further attempt follows. If this one fails, the stages become stale.
         """
         snapshot = self._publisher.snapshot
         planned = damage.plan_without_rows(snapshot, names)
@@ -378,7 +378,7 @@ def _missing_text(files: Iterable[str]) -> str:
 Result = TypeVar("Result")
 
 _REPAIRS_MAX = 256
-"""Files that are repaired for one call, at most."""
+"""The most files that are repaired for one call."""
 
 
 class RepairService:
@@ -413,7 +413,7 @@ class RepairService:
             )
 
     def repairing(self, call: Callable[[], Result]) -> Result:
-        """Makes a call that changes nothing if it fails; retries it after a repair."""
+        """Runs a call that changes nothing if it fails, and retries it after a repair."""
         try:
             return call()
         except CorruptLogError as error:
@@ -422,7 +422,7 @@ class RepairService:
     def again(self, error: CorruptLogError, call: Callable[[], Result]) -> Result:
         """Repairs the file of an error and retries the call; raises the error if that fails.
 
-        Cost: the log's frames are read, to find the entry of the file.
+        Cost: reads the frames of the log, to find the entry of the file.
         """
         tried: set[str] = set()
         while error.file is not None and error.file not in tried and len(tried) < _REPAIRS_MAX:
@@ -436,7 +436,7 @@ class RepairService:
         raise error
 
     def _rebuild_data(self, name: str) -> bool:
-        """Returns True if the data of a file was rebuilt and nothing references it any more."""
+        """Rebuilds the data of a file; returns True if nothing references the file any more."""
         if self._store.log.mode == "r":
             return False
         try:
@@ -459,7 +459,7 @@ class RepairService:
         return True
 
     def _refetch(self, name: str) -> bool:
-        """Returns True if a file is intact after a repair."""
+        """Repairs a file from the replicas; returns True if it is intact afterwards."""
         settings = self._replication.settings
         if not settings.replicas or self._store.log.mode == "r":
             return False

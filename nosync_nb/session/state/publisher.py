@@ -95,7 +95,7 @@ class Publisher:
         self.digest = b""
         self.defined: Mapping[int, DefinitionOffset] = {}
         self._logs: Mapping[int, str] = {}  # logs of named collections: they have a history
-        self._numbers_used = 0  # used for nodes and traces by any definition of this session
+        self._numbers_used = 0  # the numbers that nodes and traces have used
         self._writer_lock = writer_lock
         self.metrics = metrics
         self.garbage = FileCollector()
@@ -113,7 +113,7 @@ class Publisher:
 
     @property
     def removed_limits(self) -> str | None:
-        """A note on limits of an older release that the catalog still records; None: none."""
+        """A note on limits of an older release that the catalog records; None if there are none."""
         return retention_policy.removed_limits(self.catalog)
 
     @property
@@ -157,8 +157,8 @@ class Publisher:
     # -- epochs and definitions --------------------------------------------------------------
 
     def epoch(self, draft: EpochResult, meta: Mapping[str, Any], transaction: Transaction) -> int:
-        """Writes an epoch and makes it visible; returns the number of its frame."""
-        # In microseconds, because a lookup by datetime must match it.
+        """Writes and publishes an epoch; returns the number of its frame."""
+        # Rounded to microseconds, because a lookup by datetime must match it.
         utc = self.ledger.not_before(round(time.time(), 6))
         where = self.next()
         snapshot = self.snapshot
@@ -173,7 +173,7 @@ class Publisher:
         return where.seq
 
     def definition(self, record: DefinitionRedo, payload: bytes) -> None:
-        """Writes a definition and makes it visible."""
+        """Writes and publishes a definition."""
         self._writer_lock.register_redo(record)
         written = self.store.write_definition(payload)
         assert written == record.position
@@ -197,7 +197,7 @@ class Publisher:
 
         Args:
             drafts: the epochs that were computed for it.
-            work: the last work of each stage before them; None: the current one.
+            work: the last work of each stage before these epochs; `None` means the current one.
         """
         works = [item for draft in drafts for item in draft.work.items()]
         return DefinitionRedo(
@@ -218,7 +218,7 @@ class Publisher:
         )
 
     def rewind(self, record: RewindRedo, payload: bytes) -> None:
-        """Writes a rewind to an earlier epoch, and makes it visible."""
+        """Writes and publishes a rewind to an earlier epoch."""
         self._writer_lock.register_redo(record)
         written = self.store.write_definition(payload, back=True)
         assert written == record.definition.position
@@ -239,7 +239,7 @@ class Publisher:
         )
 
     def is_in_log(self, position: Position) -> bool:
-        """Returns True if a frame is in the log; then the log shows it to readers, too."""
+        """Returns True if a frame is in the log, after publishing it to readers of the log."""
         log = self.store.log
         if log.head.seq < position.seq:
             return False
@@ -247,7 +247,7 @@ class Publisher:
         return True
 
     def assign_epoch(self, record: EpochRedo) -> None:
-        """Makes an epoch visible; may be repeated."""
+        """Publishes an epoch whose frame is written; may be repeated."""
         draft, epoch, log = record.draft, record.draft.epoch, self.store.log
         log.note(last_epoch_note(self.ledger.incarnation, epoch))
         record_history(self.store.history, self._logs, draft, again=True)
@@ -264,7 +264,7 @@ class Publisher:
             self.snapshot = self.snapshot.advanced(draft.version())
 
     def assign_definition(self, record: DefinitionRedo) -> None:
-        """Makes a definition visible; may be repeated."""
+        """Publishes a definition whose frame is written; may be repeated."""
         self.position = record.position
         self.catalog, self.digest = record.catalog, record.digest
         self.defined = record.defined
@@ -279,7 +279,7 @@ class Publisher:
             self.definition_names.call(definition, name)
 
     def assign_rewind(self, record: RewindRedo) -> None:
-        """Makes a rewind visible; may be repeated."""
+        """Publishes a rewind whose frame is written; may be repeated."""
         self.ledger.rewind(record.rewound)
         self.store.log.note(last_epoch_note(record.rewound.incarnation, record.rewound.epoch))
         self.assign_definition(record.definition)
@@ -288,7 +288,7 @@ class Publisher:
     # -- being defined -----------------------------------------------------------------------
 
     def describe(self, catalog: Catalog) -> None:
-        """Sets the stages that are being defined, for the choice of where they run."""
+        """Sets the stages that are being defined, which operator placement needs."""
         self.described = catalog
 
     def numbered(self, graph: Graph) -> Graph:
@@ -338,7 +338,7 @@ class Publisher:
         """Publishes the compiled graph of a catalog that was read, with all of its state.
 
         Args:
-            runner: runs the graph; None: a definition that follows sets it.
+            runner: runs the graph; `None` if a following definition sets it.
         """
         if runner is not None:
             self.runner = runner
@@ -382,9 +382,9 @@ def _emptied_files(version: VersionState, numbers: Iterable[int]) -> frozenset[s
 
 
 def unarranged_updates(batches: Sequence[Batch], types: Sequence[str]) -> tuple[Updates, list[int]]:
-    """Returns the updates of batches, and how many each batch has.
+    """Returns the updates of all batches, and the number of updates of each batch.
 
-    The batches are not arranged as their log is.
+    It decodes batches that are not arranged in the layout of their log.
     """
     return concat_updates([batch.updates for batch in batches], types), [*map(len, batches)]
 
@@ -396,7 +396,7 @@ class EpochRedo(NamedTuple):
     """The redo record of an epoch.
 
     Attributes:
-        position: where its frame will be; the frame is written if the log reaches this position.
+        position: the position of its frame, which is written if the log reaches this position.
         retired: the files that are not needed after it.
         stats: the counters after it.
     """
@@ -411,7 +411,7 @@ class EpochRedo(NamedTuple):
     stats: Mapping[str, int]
 
     def finish(self) -> None:
-        """Makes the epoch visible, if its frame is written."""
+        """Publishes the epoch, if its frame is written."""
         if self.publisher.is_in_log(self.position):
             self.publisher.assign_epoch(self)
             self.transaction.stands(self.draft.epoch)
@@ -421,17 +421,17 @@ class DefinitionRedo(NamedTuple):
     """The redo record of a definition.
 
     Attributes:
-        position: where its frame will be; the frame is written if the log reaches this position.
+        position: the position of its frame, which is written if the log reaches this position.
         snapshot: the snapshot after it; its history is `visible_columns(history)`.
         logs: the logs of named collections after it.
-        history: the past after it.
-        catalog: the catalog as its frame has it.
+        history: the history after it.
+        catalog: the catalog in its frame.
         digest: the `signing.digest` of the catalog.
         defined: by log, the frame that defines a named collection, after it.
         retired: the files that are not needed after it.
         work: the last work of each stage after it.
-        stats: the counters that it changes, after it.
-        names: the names of definitions after it; None: the definition has no name any longer.
+        stats: the counters that it changes, with their new values.
+        names: the definitions whose names it changes, with the new name; None removes a name.
         outcome: records that the definition is committed.
     """
 
@@ -451,7 +451,7 @@ class DefinitionRedo(NamedTuple):
     outcome: DefinitionOutcome
 
     def finish(self) -> None:
-        """Makes the definition visible, if its frame is written."""
+        """Publishes the definition, if its frame is written."""
         if self.publisher.is_in_log(self.position):
             self.publisher.assign_definition(self)
             self.outcome.mark_committed()
@@ -462,7 +462,7 @@ class RewindRedo(NamedTuple):
 
     Attributes:
         definition: the stages after the rewind, and the state that was computed for them.
-        before_next: a task that must run before the next write; None: no task.
+        before_next: the task that must run before the next write, if any.
     """
 
     publisher: Publisher
@@ -471,7 +471,7 @@ class RewindRedo(NamedTuple):
     before_next: Callable[[], None] | None
 
     def finish(self) -> None:
-        """Makes the rewind visible, if its frame is written."""
+        """Publishes the rewind, if its frame is written."""
         if self.publisher.is_in_log(self.definition.position):
             self.publisher.assign_rewind(self)
             self.definition.outcome.mark_committed()
@@ -480,7 +480,7 @@ class RewindRedo(NamedTuple):
 # -- files that are no longer referenced --------------------------------------------------------
 
 EXPORTS_MAX = 64
-"""DataFrames whose files are retained. An older one fails once its files were merged."""
+"""DataFrames whose files are retained. An older one fails once its files are merged."""
 
 
 class FileCollector:
@@ -562,7 +562,7 @@ class FileCollector:
 class DefinitionNames:
     """The names of a session's definitions, as long as a collection refers to them.
 
-    A definition gets a name when it becomes a stage. From then on a collection of that definition
+    A definition gets a name when it becomes a stage. After that, a collection of that definition
     reads the stage, and a new definition that uses it is compiled over the stage.
 
     Threads: a definition of stages changes the names, with the writer lock. Any thread may look one
@@ -590,9 +590,9 @@ class DefinitionNames:
         return definition.references if name is None else (name,)
 
     def assigned_name(self, definition: Definition) -> str | None:
-        """Returns the name that a definition of stages gave to a definition; None if it has none.
+        """Returns the name of the stage that a definition has become; None if it is no stage.
 
-        A reference may have been given another name than its own.
+        A reference to one name may have become a stage of another name.
         """
         return self._names.get(definition)
 
@@ -602,7 +602,7 @@ class DefinitionNames:
             return [each for each, name in self._names.items() if name in names]
 
     def call(self, definition: Definition, name: str | None) -> None:
-        """Records a name (None: removes it), and notifies the subscriptions; may be repeated."""
+        """Sets a name, or removes it if None, and notifies the subscriptions; may be repeated."""
         with self._mutex:
             if name is None:
                 self._names.pop(definition, None)

@@ -110,7 +110,7 @@ class RecoveryReport:
         self.stages, self.reasons = stages, reasons
 
     def came_back(self, name: str, how: str, why: str) -> None:
-        """Sets how a stage with missing data was recovered, and why so."""
+        """Sets how a stage with missing data was recovered, and the reason."""
         self.stages[name], self.reasons[name] = how, why
 
     def remembered(self, names: Iterable[str], why: str) -> None:
@@ -220,7 +220,7 @@ class RecoveryReport:
 
 
 def listed_names(names: Sequence[str]) -> str:
-    """Returns names in a line, and counts those that are too many."""
+    """Returns names as one line: the first `NAMES_MAX`, and the number of the others."""
     shown = ", ".join(names[:NAMES_MAX])
     rest = len(names) - NAMES_MAX
     return f"{shown} and {rest} more" if rest > 0 else shown
@@ -236,7 +236,7 @@ def _seconds_text(seconds: float) -> str:
 
 
 class StageReport(NamedTuple):
-    """What defining a stage did.
+    """The result of defining a stage.
 
     Attributes:
         status: new, unchanged, changed, followed (a stage that it reads has changed), resumed,

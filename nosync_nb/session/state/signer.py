@@ -22,7 +22,7 @@ from nosync_nb.store.retention_policy import Retention
 
 
 class SignedCatalog(NamedTuple):
-    """A catalog as it is written, its `signing.digest`, and both in the form of a frame."""
+    """A catalog as it is written, its `signing.digest`, and the metadata of its frame."""
 
     catalog: dict[str, Any]
     digest: bytes
@@ -51,7 +51,7 @@ class CatalogSigner:
         self._pieces = payloads.CatalogPieces(log_id, self._signed_function)
 
     def believe(self, recovered: RecoveredState) -> None:
-        """Sets the catalog of a recovered log, the key that exists, and the judgement on both."""
+        """Adopts the catalog of a recovered log, the user's key, and the origin of the catalog."""
         self.said = recovered.said
         self._key, self.origin = recovered.judged
 
@@ -86,7 +86,7 @@ class CatalogSigner:
     def _signed_function(self, captured: CapturedFunction, context: str) -> str | None:
         """Returns a function as a signed text for a context.
 
-        None, and a warning, if the function cannot be serialised.
+        Returns None without a key. Warns and returns None if the function cannot be serialised.
         """
         signed = captured.sealed
         if signed is not None:

@@ -108,7 +108,7 @@ class Subscriptions:
         return stop
 
     def set_notice_handler(self, handler: Callable[[str], None] | None) -> None:
-        """Sets the function that gets each notice; None: the program's log gets them."""
+        """Sets the function that gets each notice; with None, the program's log gets them."""
         self.on_notice = handler
 
     @property
@@ -117,14 +117,14 @@ class Subscriptions:
         return self.on_notice is not None
 
     def alert(self, text: str) -> None:
-        """Gives a notice that must be seen: without a notice handler it is a warning."""
+        """Adds a notice that the user must see: without a notice handler it is a warning."""
         if self.has_notice_handler:
             self.add_notice(text)
         else:
             warn(text, stacklevel=None)
 
     def add_notice(self, text: str) -> None:
-        """Gives a notice; its handler cannot change the session."""
+        """Adds a notice, and calls its handler, which cannot change the session."""
         text = visible(text)
         self.notices.append(text)
         handler = self.on_notice
@@ -142,11 +142,11 @@ class Subscriptions:
 
     @property
     def unnamed_inspectors(self) -> int:
-        """How many inspectors wait for a name."""
+        """The number of inspectors that wait for a name."""
         return len(self._waiting)
 
     def inspect(self, definition: Definition, name: str | None, function: Inspector | None) -> None:
-        """Sets or removes (None) the inspector of a collection; see `Collection.inspect`."""
+        """Sets or (None) removes the inspector of a collection; see `Collection.inspect`."""
         refuse_inside("inspect")
         if function is not None:
             check_callable("inspect", function, "inspect(lambda epoch, changes: print(changes))")
@@ -155,7 +155,7 @@ class Subscriptions:
             return
         with self._mutex:
             waiting = WeakKeyDictionary(self._waiting)
-            waiting.pop(definition, None)  # the key must be the last given definition object
+            waiting.pop(definition, None)  # so that the new object becomes the key
             if function is not None:
                 waiting[definition] = function
             self._waiting = waiting
@@ -208,11 +208,11 @@ class Subscriptions:
         self._call_subscribers(draft.epoch)
 
     def notify_rewind(self, previous: Snapshot, snapshot: Snapshot) -> None:
-        """Calls them after a rewind, with the changes that lead back to the earlier epoch.
+        """Calls inspectors and subscribers after a rewind, with the changes back to that epoch.
 
         Args:
-            was: the snapshot before the rewind.
-            seen: the snapshot after it.
+            previous: the snapshot before the rewind.
+            snapshot: the snapshot after it.
         """
         for subscription in self._inspected:
             if (
@@ -265,7 +265,7 @@ def _all_parts(tree: Definition) -> Iterable[Definition]:
 def _rewind_changes(was: Snapshot, now: Snapshot, name: str) -> Batch:
     """Returns the change of a collection by a rewind.
 
-    Cost: in the undone changes; in all of its rows if it was recomputed.
+    Cost: proportional to the undone changes, or to all rows if the collection was recomputed.
     """
     before, after = was.graph.named[name], now.graph.named[name]
     layout, last = after.log_layout, was.last(was.stage(name))

@@ -39,8 +39,8 @@ _get_parts = attrgetter("parts")
 class PendingCall(NamedTuple):
     """One call on an input, with the rows as they were at the call.
 
-    Rows that came as a DataFrame are in files: then `held` has them by layout, and `updates` is
-    None.
+    The rows of a DataFrame or of a large insert are in files. Then `held` has them by layout, and
+    `updates` is None.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class PendingCall(NamedTuple):
 
     @property
     def files(self) -> set[str]:
-        """The files that were written for it."""
+        """The files that were written for the call."""
         return {ref.path for held in self.held.values() for ref in held.refs}
 
     @property
@@ -65,7 +65,7 @@ class PendingCall(NamedTuple):
 
 
 class RecordedCall(NamedTuple):
-    """A call that was accepted: its thread, and its effect after the calls before it.
+    """An accepted call, its effect after the earlier calls, and its thread.
 
     `once` is the idempotency key of a load, with the fingerprint of its rows.
     """
@@ -84,7 +84,7 @@ class _CallsOnBase(NamedTuple):
 
 
 class PendingInputChanges:
-    """The pending changes of one input; `contents`: its current contents.
+    """The pending changes of one input.
 
     IMPORTANT: an interrupt may come between any two steps, and must not lose pending rows. So all
     that is recorded of a call is one value, which one step appends; everything else is derived from
@@ -95,22 +95,22 @@ class PendingInputChanges:
         self.stage = stage
         self._state = _CallsOnBase(contents, [])
         self._no_key_or_file = (
-            True  # no call has a key or files; cleared before such a call is appended
+            True  # no call has a key or files; False before such a call is appended
         )
 
     @property
     def calls(self) -> int:
-        """How many calls (insert, remove, set, ...) are pending."""
+        """The number of pending calls (insert, remove, set, ...)."""
         return len(self._state.calls)
 
     @property
     def changes(self) -> list[PendingCall]:
-        """The calls."""
+        """The pending calls, in order."""
         return [call.change for call in self._state.calls]
 
     @property
     def files(self) -> set[str]:
-        """The files that were written for them."""
+        """The files that were written for the calls."""
         files: set[str] = set()
         for call in () if self._no_key_or_file else self._state.calls:
             if call.change.held:
@@ -119,7 +119,7 @@ class PendingInputChanges:
 
     @property
     def parts(self) -> list[Updates]:
-        """Their effect, as updates."""
+        """The effects of the calls, as updates."""
         return _effects(self._state.calls)
 
     @property
@@ -129,7 +129,7 @@ class PendingInputChanges:
 
     @property
     def idempotency_keys(self) -> dict[str, str]:
-        """The idempotency keys of loads among them, each with a fingerprint."""
+        """The idempotency keys of the pending loads, each with a fingerprint."""
         once = {}
         for call in () if self._no_key_or_file else self._state.calls:
             if call.once is not None:
@@ -138,21 +138,21 @@ class PendingInputChanges:
 
     @property
     def waits(self) -> bool:
-        """True if they change anything."""
+        """True if the pending calls change anything."""
         return any(call.parts for call in self._state.calls)
 
     @property
     def rows(self) -> int:
-        """Rows that the calls add and remove, copies counted."""
+        """The number of rows that the calls add and remove, duplicates included."""
         return _rows_count(self.parts)
 
     @property
     def removed(self) -> int:
-        """Rows that the calls remove, copies counted."""
+        """The number of rows that the calls remove, duplicates included."""
         return sum(-int(p.diff[p.diff < 0].sum()) for p in self.parts)
 
     def earlier(self, last: int) -> list[Updates]:
-        """Returns the effect of all calls but the `last` ones."""
+        """Returns the effects of the calls, without those of the newest `last` ones."""
         calls = self._state.calls
         return _effects(calls[: len(calls) - last])
 
@@ -169,7 +169,7 @@ class PendingInputChanges:
         return arrange(Layout(types, self.stage.key), both).updates
 
     def add(self, change: PendingCall, contents: Trace, once: tuple[str, str] | None = None) -> int:
-        """Adds a call; returns how many rows it adds and removes, copies counted.
+        """Adds a call; returns the number of rows that it adds and removes, duplicates included.
 
         Raises:
             SchemaError: if a key is null or already present; then nothing is added.
@@ -217,20 +217,20 @@ def _effects(calls: Sequence[RecordedCall]) -> list[Updates]:
 
 
 def _rows_count(parts: Sequence[Updates]) -> int:
-    """Returns how many rows updates add and remove, copies counted."""
+    """Returns the number of rows that updates add and remove, duplicates included."""
     total = 0
     for part in parts:
         if len(part.diff) <= _FEW:
             total += sum(map(abs, part.diff.tolist()))
             continue
-        # In slices, because the message of an out-of-memory error calls it, too.
+        # In slices, because the message of an out-of-memory error needs the count, too.
         slices = range(0, len(part.diff), _SLICE)
         total += sum(int(np.abs(part.diff[at : at + _SLICE]).sum()) for at in slices)
     return total
 
 
 def _copies_count(change: ArrangedChange) -> int:
-    """Returns how many rows a change adds, copies counted."""
+    """Returns the number of rows that a change adds, duplicates included."""
     return sum(int(part.diff.sum()) for part in change.parts)
 
 
@@ -239,7 +239,7 @@ def _effect(
 ) -> list[Updates]:
     """Returns the effect of a call as updates.
 
-    The effect is that on the contents after the transaction's earlier calls.
+    The effect applies to the contents after the earlier calls of the transaction.
     """
     if stage.key is None and change.kind == "insert":
         parts = change.row_parts
@@ -369,7 +369,7 @@ def _refuse_twice(stage: Stage, updates: Updates, groups: Groups) -> None:
 
 
 def key_text(stage: Stage, updates: Updates, row: int) -> str:
-    """Returns the key of a row as a message shows it."""
+    """Returns the key of a row as text for messages."""
     assert stage.key is not None
     schema = Schema([stage.schema.fields[i] for i in stage.key])
     first = named_tuples(
@@ -383,9 +383,9 @@ class Transaction:
     """Pending changes that will be one epoch, all or none.
 
     Attributes:
-        keyed: True if all of it is one load with an idempotency key.
+        keyed: True if the whole transaction is one load with an idempotency key.
         logged: True if a frame of the log may name its files, even if its commit failed.
-        epoch: the epoch that it became last, whatever its commit raised.
+        epoch: the last epoch that it has become, even if the commit raised an error.
         skipped: True if one of its loads was already committed.
     """
 
@@ -408,7 +408,7 @@ class Transaction:
         return once
 
     def record(self, once: Mapping[str, str]) -> None:
-        """Records that all of it is a load of these keys, each with a fingerprint."""
+        """Records that the whole transaction is a load of these keys, each with a fingerprint."""
         self._whole = {**self._whole, **once}
 
     @property
@@ -417,7 +417,7 @@ class Transaction:
         return self._notes
 
     def note(self, mark: str, text: str, before: str) -> None:
-        """Adds to `notes`."""
+        """Adds a note; see `notes`."""
         self._notes = {**self._notes, mark: (text, before)}
 
     @property
@@ -448,13 +448,13 @@ class Transaction:
         return self.clear()
 
     def clear(self) -> int:
-        """Drops everything; returns the number of updates dropped."""
+        """Drops all changes, keys and notes; returns the number of updates dropped."""
         count = sum(c.rows for c in self.inputs.values())
         self.forget()
         return count
 
     def forget(self) -> None:
-        """Drops everything."""
+        """Drops all changes, keys and notes."""
         self.inputs.clear()
         self._whole, self._notes = {}, {}
         self.logged = False
@@ -464,7 +464,7 @@ class Transaction:
         self.skipped = True
 
     def log(self) -> None:
-        """Records that a frame may name its files from now on."""
+        """Records that a frame may name the files of the transaction."""
         self.logged = True
 
     def stands(self, epoch: int) -> None:
@@ -511,7 +511,7 @@ class Transactions:
 
     @contextmanager
     def block(self, transaction: Transaction) -> Iterator[None]:
-        """A block of this thread in which a transaction is the current one."""
+        """Sets the current transaction of this thread for a `with` block."""
         outer = self._local.transaction
         self._local.transaction = transaction
         try:

@@ -4,8 +4,8 @@ One daemon thread merges layers, packs history and writes checkpoints. It reads 
 and hands results back through `adopt` callbacks, which take the session's lock for microseconds. An
 error of a task ends that task alone, and is reported once (`Failures`).
 
-A background task makes the log smaller or faster to read; no epoch depends on it. So its error does
-not refuse a call. The next commit warns of it, and `%dd status` lists it until the same task has
+A background task makes the log smaller or faster to read; no epoch depends on it. So its error
+makes no call fail. The next commit warns of it, and `%dd status` lists it until the same task has
 succeeded. Two errors stop commits by other means: the log's writer refuses to append after a failed
 write, and the check of the generation refuses an owner that was replaced.
 """
@@ -63,7 +63,7 @@ class FailedTask(NamedTuple):
 
     @property
     def raised(self) -> NosyncError:
-        """The failure as an error of a call that asks for it."""
+        """The failure as an error that a caller can raise."""
         if isinstance(self.error, NosyncError):
             return self.error
         if isinstance(self.error, MemoryError):
@@ -87,7 +87,10 @@ class Failures:
 
     @property
     def unreported(self) -> bool:
-        """True if an error waits to be reported. Cost: below 0.1 us."""
+        """True if an error waits to be reported.
+
+        Cost: below 0.1 us.
+        """
         return bool(self._unreported)
 
     def failed_tasks(self) -> tuple[FailedTask, ...]:
@@ -139,7 +142,7 @@ class Failures:
 
 
 class Attempt:
-    """See `Failures.attempt`."""
+    """A `with` block for one task; see `Failures.attempt`."""
 
     def __init__(self, failures: Failures, task: str, errors: type[BaseException]) -> None:
         self._failures, self._task, self._errors = failures, task, errors
@@ -233,7 +236,7 @@ class InterpreterSwitch:
             with self._lock:
                 self._running -= 1
                 if not self._running:
-                    # Python cuts to whole microseconds: half a one more, or each task loses one
+                    # plus half a us, because Python truncates: else each task loses one
                     sys.setswitchinterval(self._before + 5e-7)
 
 
@@ -258,8 +261,8 @@ class BackgroundWorker:
 
     def __init__(self, name: str = "nosync worker") -> None:
         self.failures = Failures()
-        self._tasks: dict[object, _QueuedTask] = {}  # the queued ones, and the running one
-        self._deferred: dict[object, float] = {}  # the deferred ones, each with its deadline
+        self._tasks: dict[object, _QueuedTask] = {}  # the queued tasks, and the running one
+        self._deferred: dict[object, float] = {}  # the deferred tasks, each with its deadline
         self._last_epoch_at = 0.0  # time at which the last epoch began or ended
         self._drains = 0  # threads that wait for all tasks
         self._thread = SingleThread(name)
@@ -269,7 +272,7 @@ class BackgroundWorker:
 
     @property
     def tasks_count(self) -> int:
-        """How many tasks wait or run."""
+        """The number of tasks that wait or run."""
         return len(self._tasks)
 
     def submit(
@@ -278,8 +281,8 @@ class BackgroundWorker:
         """Queues a task unless one with that key waits or runs; returns True if it was queued.
 
         Args:
-            name: title of the task in error reports; empty: its key.
-            later: the task starts in a pause, or after `DELAY_S`.
+            name: the title of the task in error reports; its key if empty.
+            later: True to start the task in a pause between epochs, or after `DELAY_S`.
         """
         with self._lock:
             if self._closed or key in self._tasks:
@@ -346,7 +349,7 @@ class BackgroundWorker:
                 self._changed.notify_all()
 
     def _next_key(self) -> object | None:
-        """Returns the key of the next task to run, if any; needs the lock."""
+        """Returns the key of the next task to run, if any. Requires the lock."""
         now = time.monotonic()
         at_once = self._drains or self._closed
         due = (key for key in self._tasks if at_once or self._deferred.get(key, now) <= now)
@@ -354,7 +357,7 @@ class BackgroundWorker:
         return next(due, next(iter(self._deferred), None) if paused else None)
 
     def _seconds_until_due(self) -> float | None:
-        """Returns the seconds until a deferred task may start; needs the lock."""
+        """Returns the seconds until a deferred task may start. Requires the lock."""
         if not self._deferred:
             return None
         until = min(self._last_epoch_at + PAUSE_S, *self._deferred.values())

@@ -37,20 +37,20 @@ class RedoRecord(Protocol):
     """A call that may have been interrupted."""
 
     def finish(self) -> None:
-        """Assigns all of it, or nothing; may be repeated."""
+        """Assigns all values of the call, or none; may be repeated."""
 
 
 class PendingRebuild(Protocol):
     """Missing operator state, which must be rebuilt before the next write."""
 
     def finish(self) -> None:
-        """Rebuilds the state, or waits for the thread that does; needs the lock.
+        """Rebuilds the state, or waits for the thread that does. Requires the lock.
 
         It releases the lock while it waits.
         """
 
     def cancel(self) -> None:
-        """Cancels the rebuild, because no call waits for it any longer; needs the lock."""
+        """Cancels the rebuild, because no call waits for it any longer. Requires the lock."""
 
 
 class _Thread(threading.local):
@@ -58,7 +58,7 @@ class _Thread(threading.local):
 
     Attributes:
         running: True while it runs stages.
-        telling: True while it calls functions of users that hear of an epoch.
+        telling: True while it calls functions of users that are notified of an epoch.
     """
 
     running = False
@@ -68,11 +68,11 @@ class _Thread(threading.local):
 class WriterLock:
     """The lock of a session's writers, and the checks that a write must pass.
 
-    All but `closed` and `closing` is changed with the lock alone.
+    All attributes except `closed` and `closing` are changed only with the lock.
 
     Args:
         mode: mode of the session: `w` or `r`.
-        check: raises if this process may not write the log, or has lost it; takes some 0.2 us.
+        check: raises if this process may not write the log, or has lost it; takes about 0.2 us.
 
     Attributes:
         lock: guards everything that is published.
@@ -116,17 +116,17 @@ class WriterLock:
         self.writable(what, rebuilt=rebuilt)
 
     def finish(self) -> None:
-        """Completes an interrupted call; must come before anything else."""
+        """Completes an interrupted call. Each caller must do this first."""
         if self._redo is not None:
             self._redo.finish()
             self._redo = None
 
     def give_way(self) -> bool:
-        """Waits until the lock is free, for `WAY_S` at most; returns True if it was taken.
+        """Waits until the lock is free, for `WAY_S` at most; returns True if it was not free.
 
-        Background work beside an epoch takes the interpreter and the cache away from it, and itself
-        makes as little progress. So it is better to wait for the end of the epoch. The main thread
-        does not wait, because an interrupt could come while it holds the lock.
+        Background work during an epoch competes with it for the interpreter and the cache, so that
+        both are slow. So it is better to wait for the end of the epoch. The main thread does not
+        wait, because an interrupt could come while it holds the lock.
         """
         if threading.current_thread() is threading.main_thread():
             return False
@@ -154,7 +154,7 @@ class WriterLock:
             finally:
                 thread.running = False
                 cleanup(failed=failed)
-        except BaseException:  # also one that came on the way out
+        except BaseException:  # also one that is raised by the clean-up
             thread.running = False
             raise
         return result
@@ -166,7 +166,7 @@ class WriterLock:
         self._pre_write, self._rebuild = task, None
 
     def set_rebuild(self, rebuild: PendingRebuild | None) -> None:
-        """Sets the rebuild to finish before the first write that needs it; None: not needed."""
+        """Sets or (None) removes the rebuild to finish before the first write that needs it."""
         self._rebuild = rebuild
 
     @property
@@ -212,8 +212,8 @@ class WriterLock:
     def run_pre_write_tasks(self, *, rebuilt: bool = True) -> None:
         """Runs, once, the tasks that the first write waits for.
 
-        While it waits for the rebuild of another thread, the lock is free, so a rewind or a close
-        may come between. Hence callers call it before they read state that those change.
+        While it waits for the rebuild of another thread, the lock is free, so another thread may
+        rewind or close the session. Hence callers call it before they read state that these change.
 
         Args:
             rebuilt: True if missing operator state must be rebuilt, too.
@@ -242,7 +242,7 @@ class WriterLock:
                 tell(*what)
             finally:
                 thread.telling = before
-        except BaseException:  # also one that came on the way out
+        except BaseException:  # also one that is raised by the clean-up
             thread.telling = before
             raise
 
@@ -251,7 +251,7 @@ class WriterLock:
     ) -> None:
         """Completes the call that an error has interrupted.
 
-        Adds a note to the error if the definition is committed all the same.
+        Adds a note to the error if the definition is nevertheless committed.
         """
         with self.lock:
             self.finish()
@@ -261,7 +261,7 @@ class WriterLock:
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> bool:
-        """Refuses writes from now on; returns True if resources must be released.
+        """Closes the session for writes; returns True if the caller must release resources.
 
         A forked child releases nothing, because threads, files and queries are its parent's.
         """
@@ -299,7 +299,7 @@ class DefinitionOutcome:
     """The outcome of a definition.
 
     Attributes:
-        stands: True once its frame is written, whatever is raised afterwards.
+        committed: True once its frame is written, whatever is raised afterwards.
     """
 
     committed = False

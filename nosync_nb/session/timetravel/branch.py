@@ -1,10 +1,10 @@
 """Creates branches: sessions that continue from an epoch of this one, independently of it.
 
-The initial state of a branch is read with the writer's lock, so that it is consistent: the traces
-at the epoch (`store/timetravel/trace_plan.py`), the stages as a log of that epoch has them
-(`store/timetravel/catalog_at.py`), signed again for the id of its log, and the history up to the
-epoch. Nothing of the parent is changed, and no row is copied. The branch then is a log like any
-other (`store/timetravel/branches.py`), and is opened like any other.
+The initial state of a branch is read with the writer's lock, so that it is consistent. It consists
+of the traces at the epoch (`store/timetravel/trace_plan.py`), the stages as a log of that epoch has
+them (`store/timetravel/catalog_at.py`), signed again for the id of the new log, and the history up
+to the epoch. The parent is not changed, and no row is copied. Afterwards the branch is a log like
+any other (`store/timetravel/branches.py`), and is opened like any other.
 
 The list of branches that are only at replicas comes from the file beside the user's key
 (`store/replication/config.py`), so no replica is contacted. That file may be lost with the log's
@@ -84,12 +84,12 @@ class BranchService:
             return branches.create_branch(self._publisher.store, name, beginning)
 
     def leave(self, incarnation: int) -> str:
-        """Prepares the backup branch of a rewind; returns its name. With the lock.
+        """Prepares the backup branch of a rewind, from the current epoch; returns its name.
 
-        It continues from the current epoch.
+        The caller holds the lock.
 
         Args:
-            incarnation: of the epochs after the rewind.
+            incarnation: the incarnation of the epochs after the rewind.
         """
         store, number = self._publisher.store, incarnation
         names = branches.branch_names(store.files, store.path)
@@ -130,7 +130,7 @@ class BranchService:
         The caller holds the writer's lock, or has opened the log for reading.
 
         Args:
-            then: True: with the definitions at the epoch; False: with the current ones.
+            then: True for the definitions at the epoch, False for the current ones.
 
         Raises:
             TimeError: there is no such epoch, or it is no longer retained separately.
@@ -182,7 +182,7 @@ class BranchService:
     def drop(self, name: str) -> None:
         """Deletes a branch that no session has open, and its copies at replicas.
 
-        If a replica cannot be reached, a warning names it. The branch then is listed as one at
+        If a replica cannot be reached, a warning names it. The branch is then listed as a branch at
         replicas, and can be dropped again.
 
         Raises:
@@ -224,7 +224,7 @@ def remote_branch_list(files: Files, log: str) -> dict[str, BranchInfo]:
 
 
 def branch_copies(files: Files, log: str, name: str) -> BranchCopies:
-    """Returns the copies of a branch; none if nothing is known of it."""
+    """Returns the known copies of a branch, from its log or from the registry."""
     path = branches.branch_folder(log, name)
     is_local = name in branches.branch_names(files, log)
     if is_local:
@@ -249,11 +249,12 @@ def _copies_in_log(files: Files, path: str) -> BranchCopies:
 def drop_remote_copies(files: Files, copies: BranchCopies, generation: int | None) -> None:
     """Deletes the copies of a dropped branch; warns of those that could not be deleted.
 
-    These stay registered, so that the branch is listed as one at replicas, and can be dropped
+    These stay registered, so that the branch is listed as a branch at replicas, and can be dropped
     again.
 
     Args:
-        generation: of the owner that dropped the local log; None: there was no local log.
+        generation: the generation of the owner that dropped the local log; None if there was no
+            local log.
     """
     left: Mapping[str, str] = {}
     if copies.log_id is not None and copies.replicas:

@@ -1,15 +1,15 @@
 """Follows the parent of a branch: commits the parent's later input changes in the branch.
 
 Each epoch of the parent becomes one epoch of the branch, with its label and the keys of its loads.
-It is recorded under a key of its own, so each epoch is taken once: an interrupted call continues
+It is recorded under a key of its own, so each epoch is taken once. An interrupted call continues
 where it ended, and a later call takes the later epochs. A load that the branch has already
 committed under the same key is not taken twice.
 
-Epochs with the same number are distinguished by their commit time. If the parent was rewound since,
-the epochs that the branch has taken, or began with, may not be in its history any more. Then the
-call fails, because it would mix rows of two histories.
+Epochs with the same number are distinguished by their commit time. A rewind of the parent may have
+undone epochs that the branch began with or has taken. Then the call fails, because it would mix
+rows of two histories.
 
-Inputs correspond by their identity (`Stage.uid`), not by their name. The rows that an epoch added
+Inputs are matched by their identity (`Stage.uid`), not by their name. The rows that an epoch added
 to an input are inserted, and those that it deleted are removed; in an input with a key the rows of
 the parent win.
 """
@@ -68,16 +68,16 @@ class ParentFollower:
         """Commits the epochs of the parent that were not taken yet; returns the last epoch here.
 
         Args:
-            parent: of the session that this is a branch of.
-            upto: an epoch of the parent, as in `rows(at=)`; None: its last one.
+            parent: the publisher of the parent session.
+            upto: an epoch of the parent, as in `rows(at=)`; `None` means its last one.
 
         Raises:
-            SchemaError: this is no branch of that log, or an input has other columns there.
-            StageError: rows are pending here.
+            SchemaError: this log is not a branch of the parent, or the inputs of both do not match.
+            StageError: rows are pending in the branch.
             TimeError: the parent has no such epoch, or an epoch up to it is not retained
                 separately.
 
-        Cost: that of the epochs.
+        Cost: that of committing the epochs in the branch.
         """
         self._writer_lock.writable("follow")
         waiting = sum(each.rows for each in self._transactions.current.pending.values())
@@ -117,10 +117,11 @@ class ParentFollower:
         return self._publisher.ledger.loaded(_parent_key(fork, epoch))
 
     def _common_epoch(self, fork: BranchOrigin, parent: Publisher) -> int:
-        """Returns the last epoch that both began with and that neither has undone.
+        """Returns the last epoch that branch and parent have in common, and neither has undone.
 
         Raises:
-            StageError: the parent has undone an epoch that is here; the hint undoes it here, too.
+            StageError: the parent has undone an epoch that the branch has; the hint undoes it in
+                the branch as well.
         """
         branch_index, parent_index = self._publisher.ledger, parent.ledger
         recorded, _ = branch_index.saved()
@@ -144,8 +145,8 @@ class ParentFollower:
     ) -> Iterator[_InputPair]:
         """Yields the inputs that both logs have; raises if one cannot be followed.
 
-        An input that both began with has the same log number in both logs: an input that took its
-        name since has another one. An input that was dropped here is left out.
+        An input that existed at the fork has the same log number in both logs; a later input of
+        that name has another number. An input that was dropped in the branch is left out.
 
         Args:
             common: the last epoch that both have.
@@ -241,7 +242,7 @@ def _commit_time(ledger: EpochIndex, epoch: int) -> str:
 
 
 def _undone_error(parent: Publisher, epoch: int, last_common: int) -> StageError:
-    """Returns the error of a parent that has undone an epoch which is here."""
+    """Returns the error for a parent that has undone an epoch of the branch."""
     return StageError(
         f"'{parent.store.path}' was rewound to before epoch {epoch}, which this branch has"
         " already taken from it",
@@ -256,7 +257,7 @@ def _is_loaded(
     """Returns True if an epoch's changes to an input were loaded here already, under its key.
 
     Raises:
-        StageError: a part of them was: it is unknown which rows these are.
+        StageError: only some of the rows were loaded, and it is unknown which.
     """
     prefix = json.dumps([input_stage.uid])[:-1] + ","
     keys = [key for key in loads if key.startswith(prefix)]

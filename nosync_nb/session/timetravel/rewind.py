@@ -9,9 +9,9 @@ nothing has changed. An input that was declared later stays, and is empty. Later
 subtracted from operator state if the frames contain them (`store/point_in_time.py`). Other operator
 state is rebuilt before the next write, from the same inputs.
 
-The frame commits the rewind, for this session and for the next owner of the log; without it nothing
-has changed. For a stage that is cut no row is read and no file is written, whatever its size: the
-frame has the changes to subtract, if they are small (`store/point_in_time.py`).
+The frame commits the rewind, for this session and for the next owner of the log; without the frame,
+nothing has changed. For a stage that is cut, no row is read and no file is written, whatever its
+size. The frame contains the changes to subtract, if they are small (`store/point_in_time.py`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from nosync_nb.trace import Trace
 from nosync_nb.trace.history.history import History
 
 UNDONE_BYTES = 4 << 20
-"""At most so many bytes of undone changes are in the frame; larger ones are read from history."""
+"""The most bytes of undone changes in the frame; larger changes are read from the history."""
 
 
 class RewindReport(NamedTuple):
     """The result of a rewind.
 
     Attributes:
-        left: the last epoch before it.
+        left: the last epoch before the rewind.
         epoch: the epoch that the session continues from.
         branch: the branch with the undone epochs, in the folder `path`.
         cut: the stages and inputs that have their rows at that epoch again.
@@ -271,7 +271,7 @@ class RewindService:
     def _history_after(
         self, logs: Mapping[int, str], catalog: Mapping[str, Stage], draft: EpochResult
     ) -> History:
-        """Returns the history after it; may read packs, for a stage computed into another log."""
+        """Returns the history after a rewind; reads packs for stages computed into other logs."""
         history = self._publisher.store.history.copied(())
         history.truncate(draft.epoch)
         hidden_columns(history, logs, catalog)
@@ -299,7 +299,7 @@ class RewindService:
 
 
 def _traces_of(graph: Graph, traces: Mapping[int, Trace]) -> dict[int, Trace]:
-    """Returns the traces that a graph has."""
+    """Returns the traces that belong to a graph and have layers."""
     return {n: traces[n] for n, _ in graph.layouts() if n in traces and traces[n].layers}
 
 
@@ -316,7 +316,7 @@ def _stage_to_rerun(node: Node, now: Snapshot, earlier: GraphAtEpoch) -> str | N
 def _report(
     now: Snapshot, earlier: GraphAtEpoch, catalog: Mapping[str, Stage], *, remade: bool
 ) -> RewindReport:
-    """Returns the report of a rewind, by stages."""
+    """Returns the report of a rewind, with its effect on each stage."""
     rerun = {name for node in now.graph if (name := _stage_to_rerun(node, now, earlier)) and remade}
     return RewindReport(
         now.epoch,

@@ -1,1 +1,1 @@
-"""From calls on inputs to a published epoch."""
+"""Writes: inputs, transactions and commits, up to the published epoch."""

@@ -2,8 +2,9 @@
 
     compute the epoch -> write its frame -> the log checks its owner -> publish by one assignment
 
-Until the frame is written, an error changes nothing. From then on the epoch is committed, whatever
-is raised, and the error says so. A written frame survives the death of this process.
+Until the frame is written, an error changes nothing. After that the epoch is committed, even if an
+error is raised, and a note of the error says so. A written frame survives the death of this
+process.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class EpochBlock:
         self.skipped = True
 
     def note(self, mark: str, said: str, before: str) -> None:
-        """Notes a text in the log from this epoch on, if the current text is the expected one."""
+        """Records a text in the log with this epoch, if the current text is the expected one."""
         self._transaction.note(mark, said, before)
 
     @property
     def number(self) -> int | None:
-        """The epoch that it has become, whatever was raised afterwards; None: no epoch."""
+        """The number of its epoch, even if an error was raised after the commit; else None."""
         return self._transaction.epoch
 
 
@@ -124,7 +125,7 @@ class CommitService:
             ) from error
 
     def _outcome_text(self, transaction: Transaction) -> str:
-        """Returns the outcome of a commit that ran out of memory."""
+        """Returns a message with the outcome of a commit that ran out of memory."""
         now = self.last_epoch
         if not transaction:
             return f"epoch {now} is the last committed one, and nothing is pending"
@@ -224,7 +225,7 @@ class CommitService:
         def run() -> EpochResult:
             return publisher.runner.epoch(version, inputs, version.epoch + 1)
 
-        if sum(map(len, inputs.values())) <= FEW_ROWS:  # too short to be seen
+        if sum(map(len, inputs.values())) <= FEW_ROWS:  # too short for a progress display
             return self._writer_lock.run(run, self._cleanup), meta
         with self._load_activity(transaction, inputs):
             return self._writer_lock.run(run, self._cleanup), meta
@@ -232,7 +233,7 @@ class CommitService:
     def _load_activity(
         self, transaction: Transaction, inputs: Mapping[int, Delta]
     ) -> AbstractContextManager[object]:
-        """Shows the activity of computing an epoch of many rows."""
+        """Records the computation of a large epoch as an activity, for progress displays."""
         rows_count = sum(changes.rows for changes in transaction.inputs.values())
         what = f"computing the epoch of {rows_count:,} rows"
         size_bytes = sum(delta.size_bytes for delta in inputs.values())
@@ -334,7 +335,12 @@ class CommitService:
     def _wait_for_level(
         self, level: str, seq: int | None, epoch: int, timeout: float | None
     ) -> None:
-        """Waits until a frame (None: the last), which has an epoch, has reached a level."""
+        """Waits until a frame has reached a durability level.
+
+        Args:
+            seq: the number of the frame; None means the last one.
+            epoch: the last epoch up to the frame, for messages.
+        """
         log = self._publisher.store.log
         seq = log.head.seq if seq is None else seq
         activities = self._publisher.metrics.activities
@@ -347,7 +353,7 @@ class CommitService:
                 self._replication.wait(seq, epoch, timeout, waiting)
 
     def _check_level(self, level: str) -> None:
-        """Raises DurabilityError if the level is unknown or needs missing replicas."""
+        """Raises DurabilityError if the level is unknown, or the log lacks the replicas for it."""
         if level not in ("disk", "replicas"):
             raise DurabilityError(f"unknown level {level!r}", hint='use "disk" or "replicas"')
         if level == "replicas" and not self._replication.settings.replicas:

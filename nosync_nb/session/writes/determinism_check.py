@@ -1,10 +1,10 @@
-"""Checks now and then that functions still return the results that the stage holds.
+"""Checks periodically that functions still return the results that are in their stages.
 
 A stage that is not declared --nondeterministic retracts a row by computing it again. If its
-function then returns something else, counts stay wrong. So every `AUDIT_EVERY` epochs some rows of
-the input (for `reduce`: groups) are computed again and compared with the contents of the stage. A
-stage that fails continues as a new version that memoises the results of its functions, with a
-warning.
+function then returns a different result, counts stay wrong. So every `AUDIT_EVERY` epochs, some
+rows of the input (groups for `reduce`) are computed again and compared with the contents of the
+stage. A stage that fails the check continues as a new version that memoises the results of its
+functions, and the user is warned.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class DeterminismChecks:
     def _demote(self, name: str, problem: str) -> bool:
         """Replaces a stage by a version that memoises the results of its functions.
 
-        Returns True if that is possible.
+        Returns True if the new version was defined.
         """
         stage = self._publisher.snapshot.catalog.get(name)
         if stage is None or stage.options.nondeterministic:
@@ -171,7 +171,7 @@ class _NodeCheck:
         return None
 
     def _check_group(self, operator: Operator, sample: _Sample) -> str | None:
-        """Compares the new result of a group with the stored one, else with a second call."""
+        """Compares the new result of a group with the stored one, or with that of a second call."""
         result = self._evaluate_group(operator, sample)
         if result is None:
             return None
@@ -243,13 +243,13 @@ class _Sample(NamedTuple):
     row: Updates
 
     def without_last(self, last: int) -> _Sample:
-        """Returns the group without its last columns."""
+        """Returns the group without its last `last` columns."""
         short = Updates(self.updates.columns[:-last], self.updates.diff)
         return self._replace(updates=short)
 
 
 def _draw_sample(trace: Trace, chance: random.Random) -> _Sample | None:
-    """Returns a random group of a trace, unless it is too large."""
+    """Returns a random group of a trace; None if the trace is empty or the group is too large."""
     parts = [p for p in trace.parts() if len(p)]
     if not parts:
         return None

@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 
 BLOCK = "epoch:"
-"""Prefix of the key of a load that is all of an epoch."""
+"""Prefix of the key of a load that is a whole epoch."""
 
 EPOCHS_MAX = 64
-"""Epochs after a recovery in which inserts are compared."""
+"""The number of epochs after a recovery in which inserts are compared."""
 
 ALREADY = "is loaded already, nothing to do"
 """Suffix of the notice of a skipped load."""
 
 COMPARED_MAX = 128
-"""Epochs at either end of the recovered history that inserts are compared with."""
+"""The number of epochs at each end of the recovered history to compare inserts with."""
 
 
 def is_skipped_load(notice: str) -> bool:
@@ -99,14 +99,14 @@ class RepeatedLoads:
         `EPOCHS_MAX` epochs after the recovery, comparing ends and its cache is dropped.
 
         Args:
-            history: the past.
-            number: the input's log.
+            history: the history of the log.
+            number: the number of the input's log.
             now: the last epoch.
-            count: the rows of the longest load to compare. Epochs with more rows in files are not
-                read.
+            count: the number of rows of the longest load to compare. Epochs with more rows in files
+                are not read.
 
-        Cost: at the first call for an input O(rows of those epochs in packs and in memory), at most
-        256 of them; the hashes of rows in files are stored.
+        Cost: at the first call for an input, O(rows in packs and in memory) of at most 256 epochs.
+        The hashes of rows in files are stored, so they are not computed.
         """
         state = self._state
         if state is None:
@@ -146,7 +146,7 @@ class _RecoveredLoads(NamedTuple):
 
     Attributes:
         upto: the epoch that was recovered.
-        known: by log, the epochs that added rows.
+        known: the epochs that added rows, by log.
     """
 
     upto: int
@@ -211,7 +211,7 @@ class LoadRegistry:
         return self._publisher.ledger.loaded(mark) or mark in self._transactions.current.once
 
     def last_note(self, mark: str) -> str:
-        """Returns the last text that an epoch has noted under a mark; empty: none."""
+        """Returns the last text that an epoch has recorded under a mark; empty if there is none."""
         return self._publisher.ledger.load(mark)
 
     def warn_if_repeated(self, name: str) -> None:
@@ -247,7 +247,7 @@ class LoadRegistry:
                 return
 
     def alike(self, before: int, now: int) -> list[str]:
-        """Returns the inputs without key that have twice the rows that both epochs added.
+        """Returns the inputs without a key that contain twice the rows that both epochs have added.
 
         Cost: O(rows of those epochs).
         """
@@ -280,9 +280,10 @@ class LoadRegistry:
             self._subscriptions.add_notice(f"{what} {once!r} {ALREADY}")
 
     def skipped_fingerprint(self, name: str, kind: str, data: Any) -> str:
-        """Returns the fingerprint of a skipped call; "" if computing it would run something.
+        """Returns the fingerprint of a skipped call; empty for DataFrames and iterators.
 
-        Rows that do not fit the input have a fingerprint unlike any other.
+        Those would have to be consumed. Rows that do not fit the input have a fingerprint unlike
+        any other.
         """
         if self._is_frame(data) or hasattr(data, "__next__"):
             return ""
@@ -295,7 +296,7 @@ class LoadRegistry:
 
 
 def load_summary(transaction: Transaction) -> str:
-    """Returns the fingerprints of a transaction, all inputs together."""
+    """Returns the fingerprints of all inputs of a transaction as one text."""
     inputs = transaction.inputs.values()
     loads = {
         each.stage.name: load_text(each.stage, each.changes) for each in inputs if each.changes
@@ -336,7 +337,7 @@ def _loads_differ(before: str, now: str) -> bool:
 
 
 def _repeat_warning(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
-    """Returns the text of the warning."""
+    """Returns the text of the warning about a repeated insert."""
     count = _rows_count(calls)
     return (
         f"input '{name}': the {count} rows to insert are those that epoch {epoch} inserted"
@@ -349,7 +350,7 @@ def _repeat_warning(name: str, calls: Sequence[PendingCall], epoch: int) -> str:
 def _epoch_fingerprint(history: History, number: int, epoch: int) -> LoadFingerprint | None:
     """Returns the fingerprint of the rows that an epoch added to an input.
 
-    None if it added none, or removed some.
+    Returns None if the epoch added no rows, or removed some.
     """
     try:
         batches = history.changes(number, epoch - 1, epoch)
@@ -387,7 +388,7 @@ def _rows_count(calls: Sequence[PendingCall]) -> int:
 
 
 class LoadFingerprint(NamedTuple):
-    """Integers over the hashes of rows: a fingerprint of a load that ignores the order of its rows.
+    """A fingerprint of a load, computed from row hashes, that ignores the order of its rows.
 
     Equal multisets have equal fingerprints; different multisets have different ones, except by a
     rare chance. The log records one for each load with an idempotency key.
@@ -412,7 +413,7 @@ def load_text(stage: Stage, calls: Sequence[PendingCall]) -> str:
 
 
 def type_kinds(types: Sequence[str]) -> str:
-    """Returns a short text for the types of columns.
+    """Returns a short digest of the types of columns.
 
     A fingerprint needs it because the hash of a number depends on its type.
     """

@@ -1,8 +1,8 @@
-"""Takes rows for inputs at the call, into the current transaction.
+"""Adds rows for inputs to the current transaction, at the time of the call.
 
-The rows of a large load wait in files, in the arrangement of the input, and its frame will name
-these files. In memory they would exist twice during the commit. A discarded transaction deletes
-them.
+The rows of a large load wait in files, in the arrangement of the input, because in memory they
+would exist twice during the commit. The frame of the epoch names these files. A discarded
+transaction deletes them.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from nosync_nb.store.store import RunFiles
 from nosync_nb.trace.batch import Updates, row_text
 
 LOAD_BYTES = 32 << 20
-"""Inserted rows of at least this size wait in files."""
+"""The least size of inserted rows that wait in files, in bytes."""
 
 
 class ConcurrentLoadError(Exception):
-    """Another thread has taken a load of the same key; nothing was done."""
+    """A load with the same key is recorded or pending already; nothing was done."""
 
 
 class IngestService:
-    """Takes rows for the inputs of a session; has no state.
+    """Adds rows to the inputs of a session; has no state.
 
     Threads: any thread may add rows. An add and a commit of the same transaction both take the
     writer lock, so that the commit loses no row.
@@ -62,7 +62,7 @@ class IngestService:
         self._admit = spark_connection.bulk().admit
 
     def stage(self, name: str) -> Stage:
-        """Returns an input as the catalog has it."""
+        """Returns the entry of an input in the published catalog."""
         return self._publisher.snapshot.catalog[name]
 
     def ingest(self, name: str, kind: str, data: Any, mark: str | None = None) -> int:
@@ -183,10 +183,10 @@ class IngestService:
                 raise
 
     def _is_recorded(self, mark: str, changes: PendingInputChanges | None) -> bool:
-        """Returns True if a load is recorded or pending; needs the writer lock.
+        """Returns True if a load is recorded or pending. The caller must hold the writer lock.
 
-        Failure: 1. Two threads look for a key and find none. 2. Both add its rows to the pending
-        ones. The lock prevents this.
+        Failure: 1. Two threads look up the key of a load, and neither finds it. 2. Both add the
+        load's rows to the pending changes. The lock prevents this.
         """
         waits = changes is not None and mark in changes.idempotency_keys
         return waits or self._publisher.ledger.loaded(mark)
@@ -211,17 +211,17 @@ def _absent_text(stage: Stage, absent: Updates) -> str:
 
 
 def _is_load(stage: Stage, updates: Updates) -> bool:
-    """Returns True if the rows to insert are many enough to wait in files."""
+    """Returns True if the rows to insert are so large that they wait in files."""
     if stage.key is not None or len(updates.diff) <= SMALL_ROWS:
         return False
     return Delta(stage.schema.types, updates).size_bytes >= LOAD_BYTES
 
 
 def _size_of(data: Any, schema: Schema) -> tuple[int, int]:
-    """Returns the rows and bytes of data.
+    """Returns the number of rows of data, and their bytes.
 
-    0 for few rows, and for data of unknown length, such as an iterator. For a list the bytes are
-    those of its rows as columns, with a guess for texts.
+    Both are 0 for few rows, and for data of unknown length, such as an iterator. For a list, the
+    bytes are estimated from the types of the columns.
     """
     if not hasattr(data, "__len__") or len(data) <= FEW_ROWS:
         return 0, 0

@@ -30,7 +30,7 @@ class Input(Collection):
 
     Rows are tuples, dicts, pandas, Arrow or a PySpark DataFrame. They are matched to columns by
     name and taken at the call. They become visible, in all stages at once, with the next epoch.
-    Every method returns the number of rows, copies counted, that the call will add and remove.
+    Every method returns the number of rows, duplicates included, that the call will add and remove.
 
     Examples:
         >>> flights.insert([{"carrier": "UA", "day": 2, "delay": 7.0}])
@@ -59,8 +59,8 @@ class Input(Collection):
         lists rows equal to those that an epoch before a restart inserted.
 
         Raises:
-            SchemaError: if rows or `once` do not fit, or (keyed input) a key is null, already
-                present, or in two of the rows.
+            SchemaError: if rows do not fit the columns, `once` is not a valid key, or (keyed input)
+                a key is null, already present, or in two of the rows.
 
         Examples:
             >>> flights.insert([("UA", 2, 7.0)], once="tuesday")
@@ -74,8 +74,8 @@ class Input(Collection):
         """Removes one copy of each row.
 
         A keyed input removes rows that are equal in all columns, and warns of absent ones. In an
-        input without a key an absent row has a count below 0 until it is inserted. Each read
-        raises until then, with the command that repairs it.
+        input without a key, an absent row has a count below 0 until it is inserted. Until then each
+        read raises an error with the command that repairs it.
 
         Examples:
             >>> flights.remove([("UA", 1, 20.0)])

@@ -1,1 +1,1 @@
-"""Runs operators on Spark's executors: where each runs, with which cost, and how."""
+"""Runs operators on Spark's executors: the cost model, the placement and the bulk runs."""

@@ -2,25 +2,27 @@
 
     slices of changes --map--> ranges of the key's hash --kernel--> ranges of each output --write-->
 
-Spark moves the blocks between the steps (tasks.py defines the steps), and the driver collects the
-reports once. Only reports that the driver received count, so retries and speculation are harmless.
-A change that is already arranged by the operator's key is not exchanged: the kernels read their
-ranges of its files.
+Spark moves the blocks between the steps, which tasks.py defines. The driver collects the reports of
+the query once. Only reports that the driver received count, so retries and speculation are
+harmless. A change that is already arranged by the operator's key is not exchanged: the kernels read
+their ranges of its files.
 
-A stateless operator with a single consumer does not run by itself. It becomes a `DeferredBulkRun`
+A stateless operator with a single consumer does not run separately. It becomes a `DeferredBulkRun`
 that runs in the query of its consumer, so its output is neither written to files nor counted. If
-the rows are needed for another purpose, it runs by itself after all.
+its rows are needed for another purpose, it runs separately after all.
 
-Some kernels have expressions that only Spark can evaluate (an aggregate of such an argument), and a
-task cannot call Spark. So executors only arrange their changes. The driver then runs the kernel on
-one range after the other, with at most one range in memory, and calls Spark for the values.
+Some kernels have expressions that only Spark can evaluate, for example the argument of an
+aggregate, but a task cannot call Spark. So executors only arrange the changes of such a kernel. The
+driver then runs the kernel on one range after the other, and calls Spark for the values. At most
+one range is in memory.
 
 Row-wise operators with expressions of Spark run as DataFrame operations before the exchange. The
 pieces that Spark must evaluate become `where` and `selectExpr` on a frame of the rows and their
 diffs. The pieces between them run in Python as usual.
 
-Rejected: cogrouped pandas functions, which sort rows in the JVM and hold a whole group. Also
-rejected: a shuffle through files of our own, which need cleaning up after a lost executor.
+Rejected: cogrouped pandas functions, because they sort rows in the JVM and need memory for a whole
+group. Also rejected: a shuffle through our own files, because these would have to be deleted after
+the loss of an executor.
 """
 
 from __future__ import annotations
@@ -74,7 +76,12 @@ Records = Iterable[pa.RecordBatch]
 def row_wise_frame(
     spark: Spark, plan: TaskPlan, port: int, work: Sequence[Sequence[tuple[int, RowSlice]]]
 ) -> Any:
-    """A frame of the blocks of one input whose linear operator needs Spark."""
+    """Returns a frame of the blocks of one input whose linear operator needs Spark.
+
+    Args:
+        port: the position of the input.
+        work: the slices of the input for each task.
+    """
     pre = plan.inputs[port].pre
     assert pre is not None
     types: tuple[str, ...] = work[0][0][1].types
@@ -98,7 +105,7 @@ def row_wise_frame(
 
 
 def _evaluate_piece(spark: Spark, frame: Any, piece: RowPiece, types: tuple[str, ...]) -> Any:
-    """Applies a piece that Spark evaluates to a frame."""
+    """Applies a piece that Spark evaluates to a frame of rows and diffs."""
     check_settings(spark, piece.expressions)
     names = piece.schema.names
     diff = piece.schema.unused("diff")
@@ -208,8 +215,9 @@ class FusedUpstream(NamedTuple):
     """An operator that has not run yet; it runs inside the query of its consumer.
 
     Args:
-        stage, name: shown in its errors.
-        size_bytes: the size of its changes.
+        stage: the stage that its errors name.
+        first: True in a first run.
+        size_bytes: the size of the changes of its inputs.
     """
 
     operator: Operator
@@ -224,13 +232,13 @@ class BulkInput(NamedTuple):
 
     Args:
         parts: the change, in part files or in memory; None if the input did not change.
-        types: column types of the parts.
-        layout: the layout of every part; None: loose updates.
-        pre: a linear operator to apply first, if any.
-        before: the trace without the change, if the operator looks rows up in it. The trace *with*
-            it is made where the kernel runs.
-        upstream: the operator that makes the change, if it has not run yet; there are no parts
-            then.
+        types: the column types of the parts.
+        layout: the layout of every part; None for loose updates.
+        pre: a linear operator that is applied first; None if there is none.
+        before: the trace without the change, if the operator looks up rows in it. The kernel adds
+            the change to it.
+        upstream: the operator that computes the change, if it has not run yet. Then there are no
+            parts.
     """
 
     parts: Sequence[Source] | None
@@ -258,15 +266,19 @@ def run_bulk(
     """Runs an operator's step on executors.
 
     Args:
-        state: the operator's own traces before.
-        outputs: the layouts of the output; none: loose updates, one file for each task.
+        state: the traces of the operator's state before the run.
+        outputs: the layouts of the output. If empty, the output is loose updates, in one file for
+            each task.
         carrier: the staging service of the session whose parts are read and written.
-        thorough: True if another user signed the log: every value is validated.
-        ranges: the number of ranges of the key hash; by default from slots and bytes.
+        stage: the stage that errors and jobs name.
+        first: True in a first run.
+        ranges: the number of ranges of the key hash; by default it depends on slots and bytes.
+        stem: the beginning of the names of the files.
+        thorough: True if another user signed the log; then every value is validated.
 
     Raises:
-        StageError: a user's function raised; equal to the error of a run in process.
-        NosyncError: any other error of a kernel, and failures of Spark itself.
+        StageError: if a function of the user raised; equal to the error of a run in this process.
+        NosyncError: for any other error of a kernel, and for failures of Spark.
 
     Cost: one Spark query; every changed row crosses the shuffle at most twice.
     """
@@ -310,7 +322,10 @@ def _run_by_ranges(
     ranges: int,
     thorough: bool = False,
 ) -> BulkResult:
-    """Does the work of `run_bulk` with the kernel in this process."""
+    """Runs an operator's step as `run_bulk` does, but with the kernel in this process.
+
+    Executors only arrange the changes and the output.
+    """
     depot = carrier.required(spark, f"{titled(stage)} is to run on Spark")
     temporary: list[PartRef] = []
     arrange = functools.partial(
@@ -347,7 +362,7 @@ def _run_by_ranges(
 
 
 def _run_ranges(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:
-    """Runs the kernel on every range, one after the other."""
+    """Runs the kernel on every range, one after the other; returns the reports with ranges."""
     ask = functools.partial(evaluate_in_spark, spark)
     made = []
     for place in range(plan.ranges.count):
@@ -363,7 +378,7 @@ def _run_ranges(plan: tasks.TaskPlan, spark: Spark) -> list[tuple[int, bytes]]:
 
 
 def upstream_names(inputs: Sequence[BulkInput]) -> list[str]:
-    """The names of the fused operators of a run, in the order in which they run."""
+    """Returns the names of the fused operators of a run, in the order in which they run."""
     names = []
     for each in inputs:
         if each.upstream is not None:
@@ -375,7 +390,7 @@ class ChainedQuery:
     """Builds the query of one run, including its fused operators.
 
     Attributes:
-        ups: the fused operators by the numbers of their plans.
+        ups: the fused operators, by the numbers of their plans.
     """
 
     def __init__(self, spark: Spark, shipping: PlanPayload, slots: int) -> None:
@@ -387,7 +402,7 @@ class ChainedQuery:
     def frame(
         self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
-        """The query: a frame of blocks with reports and errors only; None: there is no work."""
+        """Returns the query, a frame of reports and errors; None if there is nothing to do."""
         frame = self._kernel_frame(plan, pieces, inputs)
         own = range(len(plan.operator.state))
         if frame is not None and (plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own)):
@@ -397,7 +412,7 @@ class ChainedQuery:
     def _kernel_frame(
         self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
-        """A frame of the blocks from a plan's kernels."""
+        """Returns a frame of the blocks from the kernels of a plan and its fused operators."""
         ahead = [
             frame
             for port, each in reversed([*enumerate(inputs)])
@@ -407,7 +422,7 @@ class ChainedQuery:
         return _plan_frame(self.spark, plan, pieces, self.slots, ahead)
 
     def _upstream_frame(self, plan: TaskPlan, port: int, up: FusedUpstream) -> Any:
-        """A frame of an upstream operator's output, cut for its consumer."""
+        """Returns a frame of the output of a fused operator, as blocks for its consumer."""
         number = len(self.ups) + 1
         self.ups[number] = up
         made, pieces = plan_bulk_run(
@@ -420,15 +435,16 @@ class ChainedQuery:
 
 
 def _fuse_linear(given: BulkInput, operator: Linear) -> BulkInput:
-    """An input with a linear operator appended to its own."""
+    """Returns an input with a linear operator appended to its linear operator `pre`."""
     before = () if given.pre is None else given.pre.pieces
     return given._replace(pre=Linear((*before, *operator.pieces), operator.types))
 
 
 def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
-    """The number of ranges: one for each slot, or a multiple if these were too large.
+    """Returns the number of ranges: that of the slots, or a multiple if ranges would be too large.
 
-    Hashes are uniform, so ranges are even; and Spark takes some 30 ms for a task that does nothing.
+    Hashes are uniform, so ranges have about the same size. There are no more ranges than necessary,
+    because Spark takes about 30 ms for a task that does nothing.
     """
     size = sum(source_bytes(part) for each in inputs for part in each.parts or ())
     size += sum(each.upstream.size_bytes for each in inputs if each.upstream is not None)
@@ -436,12 +452,15 @@ def ranges_count(inputs: Sequence[BulkInput], slots: int) -> int:
 
 
 def even_ranges(size_bytes: int, most: int, slots: int) -> int:
-    """The number of ranges of at most `most` bytes: a multiple of the slots, so none is idle."""
+    """Returns the number of ranges of at most `most` bytes.
+
+    It is a multiple of the number of slots, so that no slot is idle.
+    """
     return slots * max(1, -(-size_bytes // (most * slots)))
 
 
 def source_bytes(source: Source) -> int:
-    """The size of a part, in a file or in memory."""
+    """Returns the size of a part in bytes, in a file or in memory."""
     if isinstance(source, PartRef):
         return source.size_bytes
     return int(sum(c.nbytes for c in source.columns) + source.diff.nbytes)
@@ -459,7 +478,7 @@ def plan_bulk_run(
     stem: str,
     ranges: HashRanges,
 ) -> tuple[TaskPlan, list[tuple[int, RowSlice]]]:
-    """The plan of a run, and the slices of input to exchange, each with its port."""
+    """Returns the plan of a run, and the input slices that are exchanged, with their ports."""
     given = []
     pieces = []
     for port, each in enumerate(inputs):
@@ -486,7 +505,7 @@ def plan_bulk_run(
 
 
 def part_rows(source: Source) -> int:
-    """The number of rows of a part."""
+    """Returns the number of rows of a part."""
     return source.rows if isinstance(source, PartRef) else len(source.diff)
 
 
@@ -497,10 +516,10 @@ def _plan_frame(
     slots: int,
     ahead: Sequence[Any],
 ) -> Any:
-    """A frame of the blocks from a plan's kernels.
+    """Returns a frame of the blocks from the kernels of a plan; None if there is no work.
 
     Args:
-        ahead: frames of blocks that are already cut for it.
+        ahead: frames of blocks from fused operators, which are cut for this plan already.
     """
     count = plan.ranges.count
     asking = {port for port, each in enumerate(plan.inputs) if each.pre and not each.pre.local}
@@ -534,7 +553,7 @@ def _union(frames: Sequence[Any]) -> Any:
 def balanced_groups(
     pieces: Sequence[tuple[int, RowSlice]], slots: int
 ) -> list[list[tuple[int, RowSlice]]]:
-    """Splits and groups slices so that each task has about the same number of rows."""
+    """Splits and groups slices so that all tasks have about the same number of rows."""
     total = sum(p.stop - p.start for _, p in pieces)
     target = min(max(-(-total // slots), PIECE_ROWS_MIN), PIECE_ROWS_MAX)
     work: list[list[tuple[int, RowSlice]]] = []
@@ -553,18 +572,18 @@ def balanced_groups(
 
 
 def _mark_frame(spark: Spark, count: int) -> Any:
-    """A frame with an empty block for every range, so that each kernel runs."""
+    """Returns a frame with an empty block for every range, so that each kernel runs."""
     texts = ("cast(id as int) place", f"cast({MARK} as int) port", "cast(null as binary) payload")
     return spark.range(0, count, 1, count).selectExpr(*texts)
 
 
 def map_records(frame: Any, function: Any) -> Any:
-    """Applies a function of record batches to a frame of blocks."""
+    """Applies a function of record batches to a frame; the result is a frame of blocks."""
     return frame.mapInArrow(with_worker_gc_off(function), BLOCKS_DDL)
 
 
 def exchange_records(frame: Any, count: int) -> Any:
-    """The same blocks, all those of one range in one partition."""
+    """Repartitions a frame of blocks, so that all blocks of a range are in one partition."""
     if hasattr(frame, "repartitionById"):  # since Spark 4.1
         return frame.repartitionById(count, "place")
     return frame.repartition(count, "place")
@@ -589,7 +608,7 @@ def _kernel_function(plan: TaskPlan) -> Any:
 
 
 def write_function(plan: TaskPlan) -> Any:
-    """The write step as a function of record batches."""
+    """Returns the write step of a plan as a function of record batches."""
 
     def write(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from shuffle_records.to_records(
@@ -600,7 +619,7 @@ def write_function(plan: TaskPlan) -> Any:
 
 
 class BulkOutput(NamedTuple):
-    """The result of a deferred run: its output, the rows that it touched, and its Spark jobs."""
+    """The result of a deferred run: the output, the number of touched rows, and the Spark jobs."""
 
     loose: UnarrangedChange | None
     touched: int
@@ -611,10 +630,10 @@ class DeferredBulkRun:
     """A change that executors compute when its consumer runs.
 
     Args:
-        up: the operator that makes it.
-        rows: the number of rows in its input changes.
-        from_frame: how many of these came from a DataFrame.
-        run: runs the operator by itself.
+        up: the operator that computes the change.
+        rows: the number of rows in the changes of its inputs.
+        from_frame: the number of these rows that came from a DataFrame.
+        run: runs the operator separately.
     """
 
     def __init__(
@@ -632,21 +651,21 @@ class DeferredBulkRun:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its input changes."""
+        """The size of the changes of its inputs."""
         return self.up.size_bytes
 
     @property
     def was_run_separately(self) -> bool:
-        """True if it was run by itself."""
+        """True if the operator was run separately."""
         return self._output is not None
 
     @property
     def work(self) -> tuple[int, str] | None:
-        """The work of running it by itself; see `delta.DeferredChange`."""
+        """The work of a separate run; see `delta.DeferredChange`."""
         return None if self._output is None else (self._output.touched, self._output.jobs)
 
     def run_separately(self) -> UnarrangedChange | None:
-        """Runs it by itself, once."""
+        """Runs the operator separately, once; returns its output, or None if that is empty."""
         if self._output is None:
             try:
                 self._output = self._run(self.up)
@@ -656,7 +675,7 @@ class DeferredBulkRun:
 
 
 def can_fuse(operator: Operator) -> bool:
-    """Returns True if an operator may run in its consumer's query: it has no other effect."""
+    """Returns True if an operator may run in its consumer's query, as it has no other effect."""
     return operator.local and operator.spreads and not operator.state and not operator.global_row
 
 
@@ -667,7 +686,7 @@ def defer_bulk_run(
     step: Step,
     run: Callable[[FusedUpstream], BulkOutput],
 ) -> DeferredBulkRun:
-    """Defers an operator's step over some changes to its consumer."""
+    """Defers an operator's step over some changes to the run of its consumer."""
     given = [delta for delta in dict.fromkeys(deltas) if delta is not None]
     size = sum(delta.size_bytes for delta in given)
     up = FusedUpstream(operator, inputs, step.stage, step.first, size)
@@ -682,10 +701,10 @@ def bulk_input_of(
     *,
     alone: bool,
 ) -> BulkInput:
-    """An input of a bulk run: its files, with the row-wise operators before it.
+    """Returns an input of a bulk run: the files of a change, or its deferred operators.
 
     Args:
-        wanted: the order in which the operator reads it, None: any.
+        wanted: the layout in which the operator reads the change; `None` means any.
         before: the trace of the input before the change.
         alone: True if the run cannot include fused operators.
     """

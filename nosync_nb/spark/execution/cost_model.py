@@ -1,27 +1,28 @@
 """The cost model: decides whether work is cheaper in this process or on executors.
 
-`choose_placement` turns an estimate into a place and the reason that `explain()` shows. It reads no
-clock, no file and no session. All its input is in the estimate (placement.py makes it), and its
-assumptions on machines are the constants below. The rules, in their order:
+`choose_placement` determines from an estimate the place of a run, and the reason that `explain()`
+shows. It reads no clock, no file and no session. All of its input is in the estimate, which
+placement.py creates. Its assumptions about machines are the constants below. The first matching
+rule applies:
 
-1. A request of the user decides: `%%dd --on`, `spark_rows=`; over both,
-   `%config NoSync.spark = "off"`.
+1. A request of the user decides: `%%dd --on` or `spark_rows=`. `%config NoSync.spark = "off"`
+   overrides both.
 2. A few rows stay in this process.
-3. From `FRAME_ROWS` rows on, rows that came as a DataFrame stay with the executors that hold them,
-   while that Spark session runs. Later, the driver reads their files as well as any executor.
-4. A run that does not fit this process's memory goes to Spark. Without Spark it is refused, because
-   the operating system would kill a process that tried.
-5. Any other run goes where it is estimated to end first, starting Spark included.
+3. If `FRAME_ROWS` rows or more came as a DataFrame, they stay on the executors, as long as that
+   Spark session runs. In a later session, the driver reads their files as fast as an executor.
+4. A run that does not fit into the memory of this process goes to Spark. Without Spark it is
+   rejected, because the operating system would kill the process.
+5. Any other run goes to the place where it is estimated to end first, including a start of Spark.
 
-The figures are those of the machines on which this was measured (`make bench ARGS=load` prints them
-again). They need not be exact: the two places differ by a second or by many, and an estimate that
-errs by half of a difference costs little. Each session measures the speed of a core in this
-process, and after several runs replaces the constant (`MeasuredRates`).
+The figures were measured (`make bench ARGS=load` prints them again). They need not be exact,
+because the two places usually differ by seconds, and a wrong choice costs little if the difference
+is small. Each session measures the speed of a core in this process. After several runs, the
+measurement replaces the constant (`MeasuredRates`).
 
-A single run proves little: the machine may have been busy, or the rows unusual. So a measurement
-counts once there are `RUNS_MIN` of its kind, each over at least `ROWS_MIN` rows, as the median of
-the last `RUNS_MAX`. It changes an estimate by at most `FACTOR_MAX`, so that a few slow runs cannot
-move all work to the other place.
+A single measurement is not reliable: the machine may have been busy, or the rows unusual. So the
+measured speed is the median of the last `RUNS_MAX` runs of a kind, with at least `ROWS_MIN` rows
+each. It is used if there are at least `RUNS_MIN` such runs. It changes an estimate by at most the
+factor `FACTOR_MAX`, so that a few slow runs cannot move all work to the other place.
 
 Loops are not measured, because the cost of a row varies. Expressions that Spark computes are not
 measured, because their time depends on Spark.
@@ -40,16 +41,16 @@ Forced: TypeAlias = Literal["local", "spark"] | int | None
 HERE, SPARK, NOWHERE = "in process", "Spark", "nowhere"
 
 FEW_ROWS = 4096
-"""Up to this number of rows a run takes milliseconds in this process; no estimate is made."""
+"""A run of at most this number of rows takes milliseconds in this process, without an estimate."""
 
 FRAME_ROWS = 100_000
-"""From this number of rows on, the executors that hold a DataFrame's rows process them."""
+"""From this number of rows on, the rows of a DataFrame are processed on executors."""
 
 START_SECONDS = 15.0
 """The time to start a JVM and its first job, which starts the Python workers."""
 
 JOB_SECONDS = 1.0
-"""The time of a Spark query of one operator over almost no rows."""
+"""The fixed time of a Spark query: the time of one operator over almost no rows."""
 
 ROWS_PER_SECOND: Mapping[str, float] = {
     "row": 20e6,  # filters, expressions that are computed here
@@ -59,20 +60,20 @@ ROWS_PER_SECOND: Mapping[str, float] = {
     "foreign": 0.5e6,  # expressions that Spark alone can compute
     "loop": 0.1e6,  # all rounds together
 }
-"""The speed of one core in this process, by kind of kernel."""
+"""The number of rows per second of one core in this process, by kind of kernel."""
 
 EXECUTOR_FACTOR: Mapping[str, float] = {
-    "row": 6.0,  # a row that costs nothing here is read, converted and written there
-    "key": 2.5,  # and exchanged
+    "row": 6.0,  # executors also read, convert and write each row
+    "key": 2.5,  # executors also exchange each row
     "order": 1.5,
     "function": 1.0,
     "foreign": 1.0,
     "loop": 2.5,
 }
-"""The cost of a row on a core of an executor, relative to its cost here."""
+"""The cost of a row on a core of an executor, relative to its cost in this process."""
 
 SHIPPED_PER_SECOND = 200e6
-"""The rate at which this process writes bytes in memory for executors to read."""
+"""The bytes per second that this process writes from memory to files for executors."""
 
 MEMORY_FACTOR: Mapping[str, float] = {
     "row": 2.0,
@@ -83,12 +84,12 @@ MEMORY_FACTOR: Mapping[str, float] = {
     "loop": 8.0,
     "load": 1.5,  # as columns; the commit that follows has an estimate of its own
 }
-"""The most memory that a kernel takes beside its changes, relative to their bytes."""
+"""The maximum memory that a kernel takes in addition to its changes, relative to their bytes."""
 
 RUNS_MIN = 5
 RUNS_MAX = 25
 ROWS_MIN = 50_000
-"""From this number of rows on, the fixed costs of a run do not matter."""
+"""Only runs of at least this number of rows are measured, because fixed costs matter in others."""
 
 FACTOR_MAX = 4.0
 
@@ -99,17 +100,19 @@ class CostEstimate(NamedTuple):
     """The estimate of a run.
 
     Args:
-        kind: the kind of kernel, one of `ROWS_PER_SECOND`; `load`: the rows of one insert.
-        rows: changed rows, of all inputs.
+        kind: the kind of kernel, a key of `ROWS_PER_SECOND`; or `load` for the rows of an insert.
+        rows: the number of changed rows of all inputs.
         size_bytes: the size of these rows.
-        from_frame: how many of the rows came from a DataFrame.
-        in_files: how many of the bytes are in files that executors can read.
-        spark: `absent`: not installed, does not start, or does not see our files; `off`: by the
-            user; `startable`; `running`.
-        free_bytes: memory that this process may still take.
-        slots: tasks that Spark runs, or would run, at a time.
-        forced: `local`, `spark`, or the most rows that stay in process; None: by cost.
-        per_second: rows per second of a core in this process; 0: from `ROWS_PER_SECOND`.
+        from_frame: the number of rows that came from a DataFrame.
+        in_files: the number of bytes in files that executors can read.
+        spark: the state of Spark. `absent` means that Spark is not installed, does not start, or
+            does not see our files; `off` that the user has switched it off.
+        free_bytes: the memory that this process may still take.
+        slots: the number of tasks that Spark runs, or would run, at the same time.
+        forced: `local`, `spark`, or the maximum number of rows that stay in this process; `None`
+            means that the cost decides.
+        per_second: the rows per second of a core in this process; 0 means the value of
+            `ROWS_PER_SECOND`.
     """
 
     kind: str
@@ -125,12 +128,12 @@ class CostEstimate(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that the run takes in this process, beside its changes."""
+        """The memory that the run takes in this process, in addition to its changes."""
         return int(self.size_bytes * MEMORY_FACTOR[self.kind])
 
     @property
     def here_seconds(self) -> float:
-        """The time of the run in this process."""
+        """The duration of the run in this process."""
         seconds = self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
         if self.kind == "foreign":  # the values still come from Spark
             seconds += self._start_seconds + JOB_SECONDS
@@ -138,7 +141,7 @@ class CostEstimate(NamedTuple):
 
     @property
     def spark_seconds(self) -> float:
-        """The time of the run on executors."""
+        """The duration of the run on executors."""
         here = self.rows / (self.per_second or ROWS_PER_SECOND[self.kind])
         each = EXECUTOR_FACTOR[self.kind] * here
         shipped = (self.size_bytes - self.in_files) / SHIPPED_PER_SECOND
@@ -150,7 +153,13 @@ class CostEstimate(NamedTuple):
 
 
 class PlacementChoice(NamedTuple):
-    """A place (`HERE`, `SPARK`, or `NOWHERE`: none is large enough), the reason, and the rows."""
+    """The placement of a run.
+
+    Attributes:
+        place: `HERE`, `SPARK`, or `NOWHERE` if no place has enough memory.
+        why: the reason, for messages.
+        rows: the number of changed rows in the estimate; 0 without an estimate.
+    """
 
     place: str
     why: str
@@ -158,7 +167,7 @@ class PlacementChoice(NamedTuple):
 
     @property
     def on_executors(self) -> bool:
-        """True for executors."""
+        """True if the place is Spark."""
         return self.place == SPARK
 
 
@@ -167,7 +176,7 @@ LOCAL = PlacementChoice(HERE, "as requested")
 
 
 def choose_placement(estimate: CostEstimate) -> PlacementChoice:
-    """Chooses the place of a run, with the reason. Pure: equal estimates get equal results."""
+    """Chooses the place of a run, with the reason; equal estimates have equal results."""
     rows, spark, forced = estimate.rows, estimate.spark, estimate.forced
     there = spark in ("startable", "running")
     if forced == "local":
@@ -198,9 +207,9 @@ def choose_placement(estimate: CostEstimate) -> PlacementChoice:
 
 
 def is_small_run(rows: int, forced: Forced) -> bool:
-    """Returns True if so many rows run in this process without an estimate.
+    """Returns True if a run of some rows stays in this process without an estimate.
 
-    It agrees with `choose_placement`.
+    `choose_placement` would choose the same place.
     """
     if forced is None:
         return rows <= FEW_ROWS
@@ -208,7 +217,7 @@ def is_small_run(rows: int, forced: Forced) -> bool:
 
 
 def _faster_place(estimate: CostEstimate) -> PlacementChoice:
-    """The place where the run ends first; in process if both are about equal."""
+    """Returns the place where the run is estimated to end first; this process if both are equal."""
     here, there = estimate.here_seconds, estimate.spark_seconds
     start = "" if estimate.spark == "running" else " with its start"
     why = f"{estimate.rows:,} rows, about {_seconds(here)} here, {_seconds(there)} on Spark{start}"
@@ -236,12 +245,12 @@ class MeasuredRates:
         self._runs: dict[str, deque[float]] = {kind: deque(maxlen=RUNS_MAX) for kind in MEASURED}
 
     def note(self, kind: str, rows: int, seconds: float) -> None:
-        """Records a run in this process; ignores one that is too small."""
+        """Records a run in this process, unless it is too small or not of a measured kind."""
         if kind in self._runs and rows >= ROWS_MIN and seconds > 0:
             self._runs[kind].append(rows / seconds)
 
     def per_second(self, kind: str) -> float:
-        """The rows per second that an estimate uses."""
+        """Returns the rows per second for estimates: the constant, or the measured speed."""
         believed, runs = ROWS_PER_SECOND[kind], self._runs.get(kind, ())
         if len(runs) < RUNS_MIN:
             return believed

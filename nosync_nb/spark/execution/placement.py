@@ -1,11 +1,11 @@
 """Decides which operators run on Spark executors, and runs them there.
 
-The kernels are the same in both places. `choose_placement` in cost_model.py decides where each
-runs. This module estimates the run from the changes, the operator and the state of Spark, and
-carries out the decision. Most epochs have few rows; for these nothing is estimated.
+The kernels are the same in both places. `choose_placement` in cost_model.py decides where an
+operator runs. This module creates the estimate of the run from the changes, the operator and the
+state of Spark, and carries out the decision. Most epochs have few rows, and need no estimate.
 
-A loop itself runs in this process, because each of its rounds needs the one before. Its kernels are
-placed round by round, and rounds of few rows stay in this process without an estimate.
+A loop itself runs in this process, because each of its rounds needs the previous one. Its kernels
+are placed round by round. A round of few rows stays in this process without an estimate.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     from nosync_nb.spark.execution.tasks import BulkResult
 
 ROUND_BYTES = 64
-"""The assumed size of a row in a loop's round."""
+"""The assumed size in bytes of a row in a round of a loop."""
 
 
 class Placement:
     """Places the operators of one session, and runs them on its Spark session.
 
     Args:
-        way: the session's connection to Spark.
+        way: the connection of the session to Spark.
         store: the store whose part files executors read and write.
         carrier: transfers files to executors and back.
 
     Attributes:
-        files: the files that a run writes, here or on executors.
+        files: the files that runs write, in this process or on executors.
     """
 
     def __init__(self, way: SparkSessionProtocol, store: Store, carrier: StagingService) -> None:
@@ -74,18 +74,18 @@ class Placement:
         self.files = RunFiles(store)
 
     def apart(self) -> Placement:
-        """A copy with files of its own, for a run that does not hold the writer lock."""
+        """Returns a copy with separate `files`, for a run that does not hold the writer lock."""
         other = copy.copy(self)
         other.files = RunFiles(self._store)
         return other
 
     def choose(self, node: Node, deltas: Sequence[Delta | None]) -> PlacementChoice:
-        """Chooses where an operator runs over these changes, and gives the reason.
+        """Chooses the place of an operator's run over some changes, with the reason.
 
         Raises:
-            NosyncError: the stage must run on Spark, and Spark is not available, or does not see
+            NosyncError: if the stage must run on Spark, but Spark is not available or does not see
                 the session's folder.
-            OutOfMemoryError: the run fits nowhere; no part of it was run.
+            OutOfMemoryError: if no place has enough memory for the run; nothing was run.
         """
         operator, forced, rows = node.operator, self._requested_place(node), 0
         for delta in deltas:
@@ -94,7 +94,7 @@ class Placement:
         if not rows or operator is None or is_small_run(rows, forced):
             return FEW
         if len(deltas) > 1:
-            deltas = [*dict.fromkeys(deltas)]  # one change may arrive at several ports
+            deltas = [*dict.fromkeys(deltas)]  # because several inputs may have the same change
             rows = sum(len(delta) for delta in deltas if delta is not None)
             if is_small_run(rows, forced):
                 return FEW
@@ -102,16 +102,20 @@ class Placement:
             return LOCAL
         if operator.spreads and any(delta is not None and delta.is_pending for delta in deltas):
             return PlacementChoice(SPARK, "its rows are on executors")
-        if isinstance(forced, int) and rows <= forced:  # independent of the machine
+        if isinstance(forced, int) and rows <= forced:  # because this needs no full estimate
             return choose_placement(CostEstimate("row", rows, forced=forced))
         estimate = self._estimate(_kind(operator), deltas, rows, forced)
-        if not operator.spreads:  # its rounds are placed one by one, see `inside`
+        if not operator.spreads:  # because the rounds of a loop are placed by `inside`
             _admissible(node, choose_placement(estimate._replace(spark="off")))
             return PlacementChoice(HERE, f"{rows:,} rows, each round where it is cheaper", rows)
         return _admissible(node, self._available_choice(node, estimate))
 
     def _available_choice(self, node: Node, estimate: CostEstimate) -> PlacementChoice:
-        """The placement of an estimate, checked: Spark may not start, or not see our files."""
+        """Returns the placement for an estimate, after checking that Spark can be used.
+
+        If Spark does not start, or does not see our files, the run stays in this process, unless
+        the user has requested Spark.
+        """
         chosen = choose_placement(estimate)
         if chosen.on_executors and estimate.forced == "spark":
             self._executors_see_files(node, must=True)
@@ -122,10 +126,10 @@ class Placement:
         return chosen
 
     def admit(self, name: str, rows: int, size_bytes: int) -> None:
-        """Raises if the rows of an insert do not fit into this process.
+        """Checks that the rows of an insert fit into the memory of this process.
 
         Raises:
-            OutOfMemoryError: the rows do not fit; none was inserted.
+            OutOfMemoryError: if they do not fit; no row was inserted.
         """
         if rows <= FEW_ROWS or self._way.spark_rows is not None:
             return
@@ -141,7 +145,7 @@ class Placement:
     def _estimate(
         self, kind: str, deltas: Sequence[Delta | None], rows: int, forced: Forced
     ) -> CostEstimate:
-        """The cost estimate of a run."""
+        """Returns the cost estimate of a run."""
         given = [delta for delta in deltas if delta is not None]
         sizes = [delta.size_bytes for delta in given]
         spark = self._state(forced)
@@ -159,12 +163,16 @@ class Placement:
         )
 
     def measured(self, node: Node, rows: int, seconds: float) -> None:
-        """Records the time of a run in this process, and its number of changed rows."""
+        """Records the duration of a run in this process, and its number of changed rows."""
         if node.operator is not None:
             self._rates.note(_kind(node.operator), rows, seconds)
 
     def _state(self, forced: Forced) -> State:
-        """The state of Spark; a user who asked for Spark sees why it does not start."""
+        """Returns the state of Spark.
+
+        If the user has requested Spark, it is startable even after a failed start, so that the user
+        sees the error.
+        """
         if self._way.off:
             return "off"
         if not self._installed:
@@ -172,7 +180,10 @@ class Placement:
         return self._way.state(asked=forced == "spark")
 
     def _slots(self, spark: State) -> int:
-        """The number of tasks that Spark runs at a time; all cores if Spark is not running."""
+        """Returns the number of tasks that Spark runs at the same time.
+
+        It is the number of cores if Spark is not running.
+        """
         if spark == "running":
             from nosync_nb.spark.workers import task_slots
 
@@ -182,11 +193,15 @@ class Placement:
         return os.cpu_count() or 1
 
     def _spark_available(self, node: Node) -> bool:
-        """Returns True if Spark runs or can be started, for a run that may do without."""
+        """Returns True if Spark runs or can be started, for a run that does not need it."""
         return self._way.able(titled(node.stage))
 
     def _executors_see_files(self, node: Node, *, must: bool = False) -> bool:
-        """Returns True if executors see the files that they would read and write."""
+        """Returns True if executors see the files that they would read and write.
+
+        Args:
+            must: True to raise NosyncError if they do not.
+        """
         what = titled(node.stage)
         if not must:
             return self._way.shares(what)
@@ -198,7 +213,7 @@ class Placement:
         return True
 
     def _requested_place(self, node: Node) -> Forced:
-        """The placement that the user requested for a stage, or for all stages."""
+        """Returns the placement that the user has requested for a stage, or for all stages."""
         catalog = self._way.catalog()
         of, on = self._requests
         if of is not catalog:
@@ -212,7 +227,10 @@ class Placement:
     def inside(
         self, node: Node, deltas: Sequence[Delta | None], step: Step
     ) -> LoopPlacementRun | None:
-        """Returns the runner for kernels inside a loop, which places large rounds on executors."""
+        """Returns the object that runs large rounds of a loop's kernels on executors.
+
+        Returns None if all rounds run in this process.
+        """
         forced = self._requested_place(node)
         if forced == "local" or self._way.off or not self._installed:
             return None
@@ -222,7 +240,12 @@ class Placement:
         return LoopPlacementRun(self, node, step, forced, frames)
 
     def wants_round(self, node: Node, rows: int, frames: int, forced: Forced) -> bool:
-        """Returns True if a round of so many rows of a loop's kernel should run on executors."""
+        """Returns True if a round of a loop's kernel should run on executors.
+
+        Args:
+            rows: the number of rows of the round.
+            frames: how many of them came from a DataFrame.
+        """
         spark = self._state(forced)
         size = rows * ROUND_BYTES
         slots = self._slots(spark)
@@ -237,7 +260,15 @@ class Placement:
         given: Sequence[tuple[str, ...]],
         number: int,
     ) -> tuple[Updates | None, str]:
-        """Runs one kernel of a loop on executors; returns its output and the jobs."""
+        """Runs one kernel of a loop on executors.
+
+        Args:
+            given: the column types of each input.
+            number: the number of the run in its loop and epoch, for the names of files.
+
+        Returns:
+            the output, and the text of the Spark jobs.
+        """
         from nosync_nb.spark.execution.bulk_run import BulkInput
 
         inputs = []
@@ -269,7 +300,11 @@ class Placement:
         *,
         fuse: bool = False,
     ) -> OperatorResult:
-        """Runs an operator on executors: a Spark query whose jobs name stage and operator."""
+        """Runs an operator on executors, as a Spark query whose jobs name stage and operator.
+
+        Args:
+            fuse: True to defer the operator to the run of its reader if possible.
+        """
         from nosync_nb.spark.execution import bulk_run
 
         operator = node.operator
@@ -295,7 +330,7 @@ class Placement:
             outputs = list(node.traces)
         stem = f"bulk{node.id}-{self._way.epoch}"
         if any(delta is not None and delta.from_frame for delta in deltas):
-            stem = FRAME + stem  # results of such rows stay there, too
+            stem = FRAME + stem  # so that later runs over the results stay on executors, too
         result = self._run_bulk(
             operator, inputs, step.state, outputs, stage=node.stage, first=step.first, stem=stem
         )
@@ -317,7 +352,7 @@ class Placement:
         return OperatorResult(output, emitted, result.touched, result.jobs.text)
 
     def _run_deferred(self, up: FusedUpstream) -> BulkOutput:
-        """Runs a deferred operator by itself."""
+        """Runs a deferred operator separately."""
         from nosync_nb.spark.execution.bulk_run import BulkOutput
 
         stem = f"bulk-{self._way.epoch}-settled"
@@ -351,7 +386,7 @@ class Placement:
             )  # fmt: skip
 
     def _open_loose(self, result: BulkResult, types: tuple[str, ...]) -> tuple[Updates, ...]:
-        """Maps the loose updates of a run, whose files it lends to the epoch."""
+        """Maps the loose updates of a run, whose files are retained during the epoch."""
         self.files.lend(result.loose)
         return tuple(open_updates(self._store.parts, ref, types) for ref in result.loose)
 
@@ -360,10 +395,12 @@ class Placement:
 
 
 class LoopPlacementRun:
-    """Runs kernels of one loop in one epoch on executors.
+    """Runs the kernels of one loop in one epoch on executors.
 
     Args:
-        frames: how many rows of the loop's inputs came from a DataFrame.
+        step: the step of the loop, which records the jobs.
+        forced: the placement that the user has requested.
+        frames: the number of rows of the loop's inputs that came from a DataFrame.
     """
 
     def __init__(
@@ -377,7 +414,7 @@ class LoopPlacementRun:
         self._number = 0
 
     def wants(self, rows: int) -> bool:
-        """Returns True if a round of so many rows should run on executors."""
+        """Returns True if a round with this number of rows should run on executors."""
         if self._requested_place == "spark":
             return rows > 0
         if is_small_run(rows, self._requested_place):
@@ -397,10 +434,10 @@ class LoopPlacementRun:
 
 
 def _admissible(node: Node, chosen: PlacementChoice) -> PlacementChoice:
-    """Returns the placement, unless the run fits nowhere.
+    """Returns the placement of a run.
 
     Raises:
-        OutOfMemoryError: no place has enough memory.
+        OutOfMemoryError: if no place has enough memory for it.
     """
     if chosen.place == NOWHERE:
         raise OutOfMemoryError(
@@ -412,7 +449,7 @@ def _admissible(node: Node, chosen: PlacementChoice) -> PlacementChoice:
 
 
 def _kind(operator: Operator) -> str:
-    """The kind of a kernel in the cost model."""
+    """Returns the kind of a kernel in the cost model; see `ROWS_PER_SECOND`."""
     if not operator.local:
         return "foreign"
     if operator.asks:

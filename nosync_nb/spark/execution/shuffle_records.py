@@ -1,12 +1,12 @@
 """The records of Spark's shuffle: blocks of updates, and the hash ranges that they belong to.
 
-A block is a Spark row `(place, port, payload)`: the range of the key hash, the input or output, and
-rows as an Arrow stream of one record batch, of at most about `BLOCK_BYTES`. The diffs travel with
-the rows unless all are 1, as in every load. The hashes travel with the rows if the receiver orders
-them by hash.
+A block is a Spark row `(place, port, payload)`. `place` is the number of a range of the key hash,
+and `port` that of the input or output. The payload has rows as an Arrow stream of one record batch,
+of about `BLOCK_BYTES` at most. It includes the diffs, unless all are 1 as in every load. It
+includes the hashes, if the receiver sorts the rows by hash.
 
-A block with a negative port has no rows but a `REPORT` or an error, as data: `ERROR` is of the last
-plan of a chain, below `MARK` are those of the plans before.
+A block with a negative port has no rows. Its payload is a report (`REPORT`) or an error. `ERROR` is
+the port for errors of the last plan of a chain; errors of earlier plans have ports below `MARK`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _HALF = np.uint64(32)
 _DIFF, _HASH = "diff", "hash"
 _EXTRA = {_DIFF: pa.int64(), _HASH: pa.uint64()}
 _MARGIN = 1 << 10
-"""More bytes than a stream takes beside its schema and its rows."""
+"""An upper bound of the bytes of a stream in addition to its schema and its rows."""
 
 
 class ShuffleRecord(NamedTuple):
-    """A block: rows, a report or an error of one range."""
+    """A block of one range: rows, a report or an error."""
 
     place: int
     port: int
@@ -44,7 +44,7 @@ class ShuffleRecord(NamedTuple):
 
 
 def error_port(number: int) -> int:
-    """The port of errors of a plan, by its number: 0 is the last plan of a chain."""
+    """Returns the port for errors of a plan; the last plan of a chain has the number 0."""
     return ERROR if not number else MARK - number
 
 
@@ -60,21 +60,21 @@ class HashRanges:
     count: int
 
     def low(self, place: int) -> int:
-        """The least hash of a range; 2**64 for the number after the last range."""
+        """Returns the least hash of a range; 2**64 for the number after the last range."""
         return -(-(place << 32) // self.count) << 32
 
     def bounds(self, place: int) -> tuple[int, int]:
-        """The interval `[low, high)` of a range."""
+        """Returns the interval `[low, high)` of the hashes of a range."""
         return self.low(place), self.low(place + 1)
 
     def places(self, khash: Hashes) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The range of each hash."""
+        """Returns the number of the range of each hash."""
         numbers = ((khash >> _HALF) * np.uint64(self.count)) >> _HALF
         return numbers.astype(np.int64)
 
 
 def key_hash(layout: Layout, updates: Updates) -> Hashes:
-    """The hashes of rows by the key of a layout."""
+    """Returns the hashes of rows over the key of a layout."""
     columns, types = updates.columns, layout.types
     if layout.key is not None:
         columns = [columns[i] for i in layout.key]
@@ -91,13 +91,13 @@ def cut_by_range(
     *,
     hashed: bool = True,
 ) -> Iterator[ShuffleRecord]:
-    """Sends each row to the range of its key hash, in blocks of limited size.
+    """Yields blocks of limited size, each with rows of one range of the key hash.
 
     Args:
-        most: the approximate limit in bytes; `BLOCK_BYTES` by default.
-        hashed: True to send the hashes with the rows.
+        most: the approximate maximum size of a block in bytes; by default `BLOCK_BYTES`.
+        hashed: True to include the hashes of the rows.
 
-    Cost: one hash and two copies of the rows.
+    Cost: one hash and two copies of each row.
     """
     columns, diff = updates
     n = len(diff)
@@ -131,7 +131,10 @@ def cut_by_range(
 
 
 def _encoded(record: pa.RecordBatch) -> pa.Buffer:
-    """A record batch as a stream. Cost: one copy."""
+    """Returns a record batch as an Arrow stream.
+
+    Cost: one copy.
+    """
     size = record.schema.serialize().size + pa.ipc.get_record_batch_size(record)
     buffer = pa.allocate_buffer(size + _MARGIN)
     with pa.FixedSizeBufferWriter(buffer) as sink:
@@ -142,7 +145,7 @@ def _encoded(record: pa.RecordBatch) -> pa.Buffer:
 
 
 class JoinedRecords(NamedTuple):
-    """The updates of blocks, concatenated; and their hashes, if the blocks have them."""
+    """The concatenated updates of blocks, and their hashes; None if a block has no hashes."""
 
     updates: Updates
     khash: Hashes | None
@@ -173,7 +176,7 @@ def _schema(types: tuple[str, ...], extra: tuple[str, ...]) -> pa.Schema:
 
 
 def to_records(blocks: Iterable[ShuffleRecord]) -> Iterator[pa.RecordBatch]:
-    """Converts blocks to record batches, one each, so that few are in memory at a time."""
+    """Converts each block to a record batch, so that few blocks are in memory at a time."""
     for place, port, payload in blocks:
         data = pa.py_buffer(payload)
         ends = pa.py_buffer(np.array([0, data.size], np.int32))
@@ -192,7 +195,7 @@ def from_records(records: Iterable[pa.RecordBatch]) -> Iterator[ShuffleRecord]:
 
 
 def by_range_and_port(blocks: Iterable[ShuffleRecord]) -> dict[int, dict[int, list[Any]]]:
-    """Payloads by range, then by port."""
+    """Returns the payloads of blocks by range, then by port; ranges ascend."""
     payloads: dict[int, dict[int, list[Any]]] = {}
     for place, port, payload in blocks:
         payloads.setdefault(place, {}).setdefault(port, []).append(payload)

@@ -6,18 +6,18 @@
 
 Plans may form a chain: the output of a kernel goes `onward`, to the ranges of the next plan.
 
-This module does not import Spark: each step is a generator over blocks, so the driver can run it as
-well. The `TaskPlan` has everything that a step needs. A `REPORT` names the files that a step wrote;
-no report names the files of a failed or repeated attempt. An error of ours travels as an `ERROR`
-block.
+This module does not import Spark. Each step is a generator over blocks, so the driver can run it,
+too. The `TaskPlan` has everything that a step needs. A `REPORT` names the files that a step wrote;
+the driver receives no report for the files of a failed or repeated attempt. An error of NoSync is
+sent as an `ERROR` block.
 
-Only the columns that an operator uses cross the shuffle: any other column is sent as nulls, which
-cost next to nothing. Rows that are equal in these columns are added up first where that pays, as
-for an aggregate of few groups. The result of its kernel is the same, because it depends on the sum
-of the diffs alone.
+Only the columns that an operator uses cross the shuffle. Any other column is sent as nulls, which
+take almost no space. If many rows are equal in the used columns, as for an aggregate of few groups,
+their diffs are added up first. The result of the kernel is the same, because it depends only on the
+sum of the diffs.
 
 A `PlanPayload` prepares the data of a plan: references to part files, small batches, and spilled
-files. Spilled files serve one run and are deleted after it, or their reader deletes them.
+files. Spilled files serve one run. They are deleted after it, or by their user.
 
 `collect_reports` collects the reports of a query, or raises the error that ended it. Only reports
 that the driver received count. If there are several errors, the choice of the one that is raised is
@@ -61,12 +61,15 @@ INLINE_BYTES_MAX = 8 << 20
 
 
 class PlanPayload:
-    """Converts the driver's traces and changes to parts of a plan, for the time of a `with` block.
+    """Converts the driver's traces and changes to data of a plan.
+
+    At the end of a `with` block it deletes the files that it has spilled.
 
     Args:
         carrier: uploads the files that executors read; see `send`.
         depot: the staging area of the run.
-        thorough: True if another user signed the log: see `tasks.open_checked_part`.
+        stem: the beginning of the names of spilled files.
+        thorough: True if another user signed the log; see `open_checked_part`.
     """
 
     def __init__(
@@ -93,19 +96,19 @@ class PlanPayload:
 
     @classmethod
     def local(cls, folder: str, stem: str, *, thorough: bool = False) -> PlanPayload:
-        """A payload for readers that see the folder."""
+        """Returns a payload for readers that see the folder, so that nothing is uploaded."""
         return cls(StagingService(folder), StagingArea(folder), stem, thorough=thorough)
 
     def send(self) -> None:
-        """Uploads all referenced files. Must be called before the plan runs.
+        """Uploads all referenced files; must be called before the plan runs.
 
         Raises:
-            DurabilityError: the staging area refuses.
+            DurabilityError: if the staging area reports an error.
         """
         self._carrier.send(self.depot, self._references)
 
     def source(self, part: Source, types: tuple[str, ...]) -> Source:
-        """Converts a part of a change."""
+        """Converts a part of a change; spills it to a file if it is in memory and not small."""
         if isinstance(part, Batch):
             return self.batch(part)
         if isinstance(part, PartRef):
@@ -116,7 +119,7 @@ class PlanPayload:
         return self._add_spilled(write_updates(self.depot.folder, part, types, self.stem))
 
     def batch(self, part: Batch) -> PartRef | Batch:
-        """Converts a batch."""
+        """Converts a batch; spills it to a file unless it is small."""
         if self._fits(part):
             return part
         return self._add_spilled(write_part(self.depot.folder, part, self.stem))
@@ -128,21 +131,21 @@ class PlanPayload:
 
     @property
     def spilled(self) -> list[str]:
-        """The names of the files written so far."""
+        """The names of the files that were spilled so far."""
         return [ref.path for ref in self._spilled]
 
     def trace(self, trace: Trace) -> StoredTrace:
-        """Converts a trace; layers in memory alone are spilled unless they are small."""
+        """Converts a trace; spills the layers in memory unless they are small."""
         layers = tuple(self.layer(layer) for layer in trace.layers)
         return StoredTrace(trace.layout, layers, self.thorough)
 
     def layer(self, layer: Layer) -> tuple[PartRef | Batch, ...]:
-        """Converts a layer of a trace."""
+        """Converts a layer of a trace; see `trace`."""
         self._references += layer.files
         return layer.files or tuple(self.batch(part) for part in layer.parts if len(part))
 
     def _fits(self, part: Batch | Updates) -> bool:
-        """Returns True if a part is small enough to travel with the plan."""
+        """Returns True if a part is small enough to be sent with the plan, and reserves space."""
         size = sum(int(c.nbytes) for c in part.columns) + 24 * len(part.diff)
         if size > INLINE_BYTES or size > self._room:
             return False
@@ -161,13 +164,14 @@ GATHER_BYTES = 64 << 20
 SAMPLE_ROWS = 4096
 
 _SUM_MAX = 1 << 62
-"""Larger sums of counts are left to `arrange`, which names the row whose count overflows."""
+"""A bound of sums of counts; above it `arrange` is used, because it reports an overflow."""
 
 
 class RowSlice(NamedTuple):
-    """Rows `[start, stop)` of a part file, or of rows that travel with the plan.
+    """The rows `[start, stop)` of a part file, or of rows that are sent with the plan.
 
-    `layout` is the layout of the part, None for loose updates.
+    Attributes:
+        layout: the layout of the part; None for loose updates.
     """
 
     source: PartRef | Batch | Updates
@@ -177,7 +181,7 @@ class RowSlice(NamedTuple):
     stop: int
 
     def read(self, depot: StagingArea, *, thorough: bool = False) -> Updates:
-        """Reads the rows; those of a file are mapped."""
+        """Returns the rows; those of a file are mapped."""
         source = self.source
         if isinstance(source, PartRef):
             if self.layout is None:
@@ -193,7 +197,8 @@ class RowSlice(NamedTuple):
 class StoredTrace(NamedTuple):
     """A trace in a plan: references to part files, and small batches by value.
 
-    `thorough`: True if another user signed the log of the files; see `open_checked_part`.
+    Attributes:
+        thorough: True if another user signed the log of the files; see `open_checked_part`.
     """
 
     layout: Layout
@@ -201,7 +206,10 @@ class StoredTrace(NamedTuple):
     thorough: bool = False
 
     def cut(self, depot: StagingArea, low: int, high: int) -> Trace:
-        """The slice of the trace with key hash in `[low, high)`; other files stay closed."""
+        """Returns the part of the trace with key hashes in `[low, high)`.
+
+        Opens only the files that contain such hashes.
+        """
         layers = []
         for at, sources in enumerate(self.layers):
             cuts = (self._cut_source(source, depot, low, high) for source in sources)
@@ -223,7 +231,7 @@ class StoredTrace(NamedTuple):
 
 LOOKED_MAX = 4096
 _looked: set[tuple[StagingArea, PartRef, bool]] = set()
-"""The files that this process has validated; files never change."""
+"""The files that this process has validated; they need no second check, as they never change."""
 
 
 def open_checked_part(depot: StagingArea, ref: PartRef, layout: Layout, *, thorough: bool) -> Batch:
@@ -232,8 +240,8 @@ def open_checked_part(depot: StagingArea, ref: PartRef, layout: Layout, *, thoro
     Files of this run are validated like those of the log, because a check costs less than a write.
 
     Raises:
-        CorruptLogError: the file is missing, damaged, or outside the folder. DurabilityError if a
-            copy in a staging area is.
+        CorruptLogError: if the file is missing, damaged, or outside of the folder.
+        DurabilityError: if this applies to a copy in a staging area.
     """
     key = (depot, ref, thorough)
     batch = depot.part(ref, layout, checked=key not in _looked, thorough=thorough)
@@ -248,11 +256,12 @@ class TaskInput:
     """An input of a bulk run.
 
     Attributes:
-        exchange: the layout that cuts its change into ranges, None if any cut will do.
-        layout: the order in which the kernel wants the change, None for any.
-        pre: a linear operator to apply first.
-        direct: the change, if it is already arranged by `exchange`: nothing to exchange.
-        before: the trace without the change, if the kernel looks rows up in it.
+        exchange: the layout whose key hash divides the change into ranges; None if the operator
+            needs no ranges.
+        layout: the layout in which the kernel needs the change; None if any order suffices.
+        pre: a linear operator that is applied first; None if there is none.
+        direct: the change, if it is already arranged by `exchange`, so that it is not exchanged.
+        before: the trace without the change, if the kernel looks up rows in it.
     """
 
     exchange: Layout | None
@@ -266,10 +275,20 @@ class TaskInput:
 class TaskPlan:
     """The plan of a bulk run of one operator, for its tasks.
 
-    `outputs` are the layouts of the output; none: loose updates, one file for each task. `token`
-    identifies errors of this run in Spark's messages. `thorough` is as in `StoredTrace`. `onward`
-    is the plan that receives the output, with its port, instead of files. `number` identifies the
-    plans of a chain: 0 is the last, and of two others the greater one runs first.
+    Attributes:
+        stage: the stage that errors name.
+        first: True in a first run.
+        stem: the beginning of the names of the files.
+        ranges: the ranges of the key hash.
+        state: the traces of the operator's state before the run.
+        outputs: the layouts of the output. If empty, the output is loose updates, in one file for
+            each task.
+        thorough: as in `StoredTrace`.
+        token: identifies errors of this run in Spark's messages.
+        onward: the plan that receives the output instead of files, and its port; None if there is
+            no such plan.
+        number: the number of the plan in its chain. The last plan has 0, and of two other plans the
+            one with the greater number runs first.
     """
 
     stage: str
@@ -293,12 +312,12 @@ class TaskPlan:
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """The layout of each port of the write step: outputs, then the operator's own traces."""
+        """The layout of each port of the write step: outputs, then traces of the state."""
         return (*self.outputs, *self.operator.state)
 
 
 def map_task(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterator[ShuffleRecord]:
-    """Reads slices of inputs and sends their rows to the ranges of their keys."""
+    """Reads slices of inputs, and yields their rows as blocks for the ranges of their keys."""
     return guarded_blocks(0, _map_slices(plan, items), plan.number)
 
 
@@ -310,7 +329,7 @@ def _map_slices(plan: TaskPlan, items: Sequence[tuple[int, RowSlice]]) -> Iterat
 
 
 def prepared_rows(plan: TaskPlan, port: int, updates: Updates) -> Updates | None:
-    """Applies the linear operator of an input to its rows."""
+    """Applies the linear operator `pre` of an input to its rows."""
     pre = plan.inputs[port].pre
     if pre is None:
         return updates
@@ -319,7 +338,10 @@ def prepared_rows(plan: TaskPlan, port: int, updates: Updates) -> Updates | None
 
 
 def cut_task(plan: TaskPlan, port: int, updates: Updates | None) -> Iterator[ShuffleRecord]:
-    """Sends prepared rows to their ranges, or through an operator that needs no exchange."""
+    """Yields prepared rows as blocks for their ranges.
+
+    If the operator needs no exchange, it runs the operator, and yields blocks of the output.
+    """
     if updates is None or not updates:
         return
     exchange = plan.inputs[port].exchange
@@ -340,7 +362,8 @@ def pruned_change(
 ) -> Updates:
     """Reduces a change to the columns and distinct rows that matter to an operator.
 
-    Cost: a hash of some rows; some 15 ns a row more where at least half of the rows are merged.
+    Cost: the hashes of a sample of the rows. If at most half of the sampled rows are distinct, also
+    15 ns per row.
     """
     wanted = operator.used(port)
     if wanted is None:
@@ -356,9 +379,9 @@ def pruned_change(
 
 
 def consolidated_change(updates: Updates, types: tuple[str, ...]) -> Updates:
-    """The same updates, each row once.
+    """Returns the updates with equal rows added up.
 
-    Cost: 15 ns a row; for nested values, which Arrow does not compare, the cost of arranging them.
+    Cost: 15 ns per row; for nested values, which Arrow does not compare, that of arranging them.
     """
     columns, diff = updates
     if not types or not len(diff) or max(int(diff.max()), -int(diff.min())) * len(diff) >= _SUM_MAX:
@@ -368,7 +391,7 @@ def consolidated_change(updates: Updates, types: tuple[str, ...]) -> Updates:
     table = pa.table([*arrays, diff], names=[*names, "diff"])
     try:
         groups = table.group_by(names, use_threads=False).aggregate([("diff", "sum")])
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # nested values
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):  # Arrow cannot group nested values
         return arrange(Layout(types), updates).updates
     groups = groups.combine_chunks()
     sums = groups.column("diff_sum").to_numpy()
@@ -380,20 +403,20 @@ def consolidated_change(updates: Updates, types: tuple[str, ...]) -> Updates:
 
 
 def _contiguous(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one chunk."""
+    """Returns the only chunk of a column, or an empty array."""
     (array,) = column.chunks or [pa.array([], column.type)]
     return array
 
 
 def _has_many_equal_rows(updates: Updates, types: tuple[str, ...]) -> bool:
-    """Returns True if in a sample at least half of the rows are equal to others."""
+    """Returns True if at most half of the rows of a sample are distinct."""
     n = min(len(updates.diff), SAMPLE_ROWS)
     hashes = rows.hash_columns([rows.slice_(c, 0, n) for c in updates.columns], types, n)
     return 2 * len(np.unique(hashes)) <= n
 
 
 def gathered_updates(given: Iterable[Updates], types: Sequence[str]) -> Iterator[Updates]:
-    """Joins small runs of updates into runs of about `GATHER_BYTES`, which are worth cutting."""
+    """Concatenates small runs of updates to runs of about `GATHER_BYTES`, to cut fewer of them."""
     held: list[Updates] = []
     size = 0
     for updates in given:
@@ -409,7 +432,7 @@ def gathered_updates(given: Iterable[Updates], types: Sequence[str]) -> Iterator
 def kernel_task(
     plan: TaskPlan, given: Iterable[ShuffleRecord], evaluate: Evaluate | None = None
 ) -> Iterator[ShuffleRecord]:
-    """Runs the kernel on each range that has a change, and sends its output on."""
+    """Runs the kernel on each range that has a change, and yields blocks of its output."""
     for place, ports in shuffle_records.by_range_and_port(given).items():
         passing = [port for port in ports if port == REPORT or shuffle_records.is_error(port)]
         for port in passing:
@@ -450,7 +473,7 @@ def _owns_global_row(plan: TaskPlan, place: int) -> bool:
 def _input_change(
     plan: TaskPlan, given: TaskInput, payloads: list[Any], low: int, high: int
 ) -> Updates | Batch | None:
-    """The change of an input in a range, in the order that the kernel wants."""
+    """Returns the change of an input in a range, in the layout that the kernel needs, or None."""
     assert given.exchange is not None
     arranged = []
     if given.direct is not None:
@@ -467,7 +490,7 @@ def _input_change(
 
 
 def _arrange_blocks(layout: Layout, payloads: Sequence[Any]) -> Batch:
-    """The rows of blocks, arranged with the hashes that travelled with them."""
+    """Returns the rows of blocks, arranged by the hashes that the blocks contain."""
     updates, khash = shuffle_records.join_records(payloads, layout.types)
     return arrange(layout, updates, khash=khash)
 
@@ -475,7 +498,10 @@ def _arrange_blocks(layout: Layout, payloads: Sequence[Any]) -> Batch:
 def _send_results(
     plan: TaskPlan, place: int, output: Updates | None, step: Step
 ) -> Iterator[ShuffleRecord]:
-    """Sends output and state on, writes the batches that need no exchange, and reports."""
+    """Yields blocks of the output and the state of a step, and last its report.
+
+    Batches that need no exchange are written to files, which the report names.
+    """
     report: dict[str, Any] = {"touched": step.touched, "state": {}}
     if output is not None and output:
         if plan.onward is not None:
@@ -501,9 +527,10 @@ def _send_results(
 
 
 def _send_onward(plan: TaskPlan, port: int, place: int, output: Updates) -> Iterator[ShuffleRecord]:
-    """Sends the output of one plan's kernel to the next plan.
+    """Yields the output of a kernel as blocks for the next plan.
 
-    Errors count as errors of this plan.
+    Args:
+        plan, port: the next plan and its input; errors count as errors of that plan.
     """
 
     def send_records() -> Iterator[ShuffleRecord]:
@@ -513,7 +540,7 @@ def _send_onward(plan: TaskPlan, port: int, place: int, output: Updates) -> Iter
 
 
 def keyed_alike(plan: TaskPlan, number: int) -> bool:
-    """Returns True if an own trace has the operator's key, so that both have the same ranges."""
+    """Returns True if a trace of the state has the same key, and so ranges, as the operator."""
     exchange, own = plan.operator.exchange(), plan.operator.state[number]
     return exchange is not None and _key_types(exchange) == _key_types(own)
 
@@ -523,7 +550,7 @@ def _key_types(layout: Layout) -> tuple[str, ...]:
 
 
 def write_task(plan: TaskPlan, given: Iterable[ShuffleRecord]) -> Iterator[ShuffleRecord]:
-    """Arranges each range of each output and writes it; reports and errors pass through."""
+    """Arranges each range of each output and writes it; passes reports and errors on."""
     for place, ports in shuffle_records.by_range_and_port(given).items():
         for port in [port for port in ports if port == REPORT or shuffle_records.is_error(port)]:
             yield from (ShuffleRecord(place, port, payload) for payload in ports.pop(port))
@@ -545,7 +572,7 @@ def _write_ports(
 def guarded_blocks(
     place: int, given: Iterator[ShuffleRecord], number: int = 0
 ) -> Iterator[ShuffleRecord]:
-    """The blocks of a step of a plan; an error of ours becomes the last block."""
+    """Yields the blocks of a step; if it raises an error of NoSync, the error is the last block."""
     try:
         yield from given
     except NosyncError as error:
@@ -558,10 +585,12 @@ class BulkResult(NamedTuple):
     """The result of a bulk run.
 
     Attributes:
-        outputs: for each requested layout, parts disjoint and ascending in key hash.
-        loose: without requested layouts, the output as loose updates.
-        emitted: the change of each own trace, None without a change.
-        rows: updates in the output; `touched`: as counted by the kernels.
+        outputs: the parts of the output for each requested layout, disjoint and ascending in key
+            hash.
+        loose: the output as loose updates, if no layout was requested.
+        emitted: the change of each trace of the operator's state; None without a change.
+        rows: the number of updates in the output.
+        touched: the number of touched rows, as counted by the kernels.
         jobs: the Spark jobs.
     """
 
@@ -587,11 +616,13 @@ def collect_reports(
     After an error these files are deleted.
 
     Args:
-        blamed: stage and name of the fused operators, by the numbers of their plans.
+        frame: the query; `None` means that there is no work.
+        token: the token of the run, see `TaskPlan`.
+        blamed: the stage and the name of each fused operator, by the number of its plan.
 
     Raises:
-        NosyncError: the error of the first range that sent one. If several operators failed, of the
-            one that runs first, because later ones lack rows then. Or Spark's own failure.
+        NosyncError: the error of the operator that runs first among those that failed, because
+            later ones lack its rows; of its errors, that of the first range. Or a failure of Spark.
     """
     if frame is None:
         return []
@@ -619,7 +650,7 @@ def collect_reports(
 
 
 def _reported_files(payload: bytes) -> list[PartRef]:
-    """The files that a report names."""
+    """Returns the files that a report names."""
     report = json.loads(payload)
     every = [report.get("refs", ()), *report.get("state", {}).values()]
     if report.get("loose"):
@@ -628,7 +659,7 @@ def _reported_files(payload: bytes) -> list[PartRef]:
 
 
 def combined_result(plan: TaskPlan, reports: Iterable[tuple[int, bytes]], jobs: Jobs) -> BulkResult:
-    """Combines the reports of all steps."""
+    """Combines the reports of all steps of a run to its result."""
     parts: list[list[PartRef]] = [[] for _ in plan.layouts]
     loose = []
     touched = 0

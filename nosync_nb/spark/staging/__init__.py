@@ -1,1 +1,1 @@
-"""The staging area: files for executors that do not see the log's folder."""
+"""The staging area: transfers files to and from executors that do not see the log's folder."""

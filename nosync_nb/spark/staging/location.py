@@ -1,14 +1,14 @@
-"""Staging locations, through which files go between the driver and the executors.
+"""Staging locations, which transfer files between the driver and the executors.
 
 A location is a folder that every machine has mounted, or a bucket of any kind that pyarrow
-supports. Files have plain names and are written once. The driver alone makes and clears locations.
+supports. Files have plain names and are written once. Only the driver creates and clears locations.
 
-A location may hang, as mounts and object stores do. So each call to it is made under `STAGING`; see
-store/replication/remote_call.py.
+A location may hang, as mounts and object stores do. So each call to a location has the limits of
+`STAGING`; see store/replication/remote_call.py.
 
 Executors read the part files of a run in a staging area, and write their results there. The area is
-the session's folder if executors see it, otherwise a location. The files there are copies, for
-Spark alone: the log refers only to files in its own folder, and does not depend on the location.
+the session's folder if executors see it, otherwise a location. The files in a location are copies
+for Spark only: the log refers to files in its own folder, and does not depend on the location.
 
 Failure: another user writes to the location. So every file from there is verified with its
 checksums. These are compared with the digest in the log, or with the one that the writing task
@@ -39,23 +39,23 @@ from nosync_nb.trace.parts.arrow_file import UNSOUND, open_mapped
 from nosync_nb.trace.parts.part_file import PartRef
 
 FETCHED_BYTES = 4 << 30
-"""The size of an executor machine's cache of a bucket; the oldest files are removed first."""
+"""The size limit of a machine's cache of a bucket; the oldest files are removed first."""
 
 PLACES_MAX = 16
-"""The number of locations that a process caches: each session has one."""
+"""The number of locations that a process caches; each session has one."""
 
 STAGING = CallPolicy(silent_s=30.0)
-"""The limits of a call to a location, which may transfer a piece of a file between two reports."""
+"""The limits of a call to a location, which reports progress after each piece of a file."""
 
 _CHUNK_BYTES = 1 << 20
 _FORM = "use file:///absolute/folder, s3://bucket/prefix, or another URL that pyarrow.fs supports"
 
 
 class StagingLocation(Protocol):
-    """A location that driver and executors reach, as one of their machines sees it.
+    """A location that driver and executors can reach, from the view of one machine.
 
     Attributes:
-        folder: the folder of this machine in which its files are read and written.
+        folder: the folder on this machine in which files of the location are read and written.
     """
 
     folder: str
@@ -64,10 +64,10 @@ class StagingLocation(Protocol):
         """Creates the location if necessary."""
 
     def ready(self) -> None:
-        """Creates the folder of this machine if necessary."""
+        """Creates the folder on this machine if necessary."""
 
     def ensure_local(self, name: str, size_bytes: int) -> bool:
-        """Downloads a file unless the folder has it. Returns True if it was downloaded now."""
+        """Downloads a file if the folder does not have it; returns True if it did so."""
 
     def exists(self, name: str) -> bool:
         """Returns True if the location has this file."""
@@ -79,20 +79,20 @@ class StagingLocation(Protocol):
         """Downloads a file into a folder."""
 
     def delete(self, name: str) -> None:
-        """Deletes a file; a missing file is no error."""
+        """Deletes a file, if it exists."""
 
     def siblings(self) -> list[str]:
-        """The names of the other locations in the same parent."""
+        """Returns the names of the other locations in the same parent folder."""
 
     def clear(self, name: str) -> None:
-        """Deletes one of these, or itself, with all its files."""
+        """Deletes a location of the same parent folder, or this one, with all its files."""
 
 
 def checked_url(url: Any) -> str:
     """Returns a valid URL of a staging area.
 
     Raises:
-        SchemaError: it is invalid; shows the form of a valid one.
+        SchemaError: if the URL is invalid; the hint has the form of a valid one.
     """
     try:
         split = urlsplit(url) if isinstance(url, str) else None
@@ -112,17 +112,17 @@ def checked_url(url: Any) -> str:
 
 
 def url_below(url: str, *names: str) -> str:
-    """The URL of a location inside another one."""
+    """Returns the URL of a location below another one."""
     base, mark, query = url.partition("?")
     return "/".join([base.rstrip("/"), *names]) + mark + query
 
 
 @lru_cache(maxsize=PLACES_MAX)
 def location_of(url: str) -> StagingLocation:
-    """The location at a URL, cached in this process.
+    """Returns the location at a URL, which is cached in this process.
 
     Raises:
-        SchemaError: pyarrow does not support such a location.
+        SchemaError: if pyarrow does not support the location.
     """
     split = urlsplit(url)
     if split.scheme == "file":
@@ -145,7 +145,7 @@ class SharedFolderLocation:
         self._ask(lambda _: self._files.make_folder(self.folder))
 
     def ready(self) -> None:
-        """The folder exists on all machines."""
+        """Does nothing, because the folder exists on all machines."""
 
     def ensure_local(self, name: str, size_bytes: int) -> bool:
         return False
@@ -190,19 +190,19 @@ class RemoteLocation:
 
     Args:
         system: pyarrow's file system.
-        path: the path in it.
+        path: the path of the location in that file system.
     """
 
     def __init__(self, url: str, system: Any, path: str) -> None:
         self._url, self._system, self._path = url, system, path
         self._files = Files()
         digest = hashlib.sha256(url.encode()).hexdigest()[:16]
-        # Spark passes the folders of an executor to its workers, and deletes them when it ends.
+        # Spark's own folder is preferred, because Spark deletes it when the executor ends.
         local = os.environ.get("SPARK_LOCAL_DIRS") or os.environ.get("TMPDIR") or "/tmp"
         self.folder = os.path.join(local.split(",")[0], f"nosync-{os.getuid()}-{digest}")
 
     def make(self) -> None:
-        """Creates the folder; a bucket has none."""
+        """Creates the folder, if the file system has folders."""
         self._ask(lambda _: self._system.create_dir(self._path, recursive=True))
 
     def ready(self) -> None:
@@ -231,7 +231,7 @@ class RemoteLocation:
                     out.write(piece)
                     beat()
 
-        # The end of the stream waits for the pieces that are buffered.
+        # The limit depends on the size, because closing the stream waits for buffered pieces.
         self._ask(upload, self._files.status(path).st_size)
         if folder == self.folder:
             self._make_room(0)
@@ -275,7 +275,11 @@ class RemoteLocation:
         self._ask(clear)
 
     def _ask(self, call: Call[Answer], size_bytes: int = 0) -> Answer:
-        """Makes a call to the location, which transfers so many bytes at once."""
+        """Calls the location, and translates its errors.
+
+        Args:
+            size_bytes: the bytes that the call may transfer without reporting progress.
+        """
 
         def translated(beat: Beat) -> Answer:
             with self._translated_errors():
@@ -285,11 +289,11 @@ class RemoteLocation:
         return call_remote(f"staging area {self._url!r}", translated, policy)
 
     def _make_room(self, size_bytes: int) -> None:
-        """Removes the oldest cached files until there is room; mapped files remain usable."""
+        """Removes the oldest cached files until `size_bytes` fit; mapped files remain usable."""
         held = []
         for name in self._files.names(self.folder):
             path = os.path.join(self.folder, name)
-            with suppress(DurabilityError):  # another worker has removed the file
+            with suppress(DurabilityError):  # another worker may have removed the file
                 status = self._files.status(path)
                 held.append((status.st_mtime_ns, status.st_size, path))
         room = FETCHED_BYTES - size_bytes - sum(size for _, size, _ in held)
@@ -301,7 +305,7 @@ class RemoteLocation:
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Translates errors of the location into ours."""
+        """In a `with` block, translates errors of the location to DurabilityError."""
         try:
             yield
         except DurabilityError:
@@ -319,7 +323,7 @@ def _read_pieces(file: File) -> Iterator[bytes]:
 
 
 def _write_synced(files: Files, path: str, pieces: Iterable[bytes], beat: Beat) -> None:
-    """Writes a new file and syncs it; an exception from `beat` stops that."""
+    """Writes a new file and syncs it; calls `beat`, which may raise, after each piece."""
     with closing(files.create(path)) as file:
         for piece in pieces:
             file.append(piece)
@@ -338,8 +342,8 @@ class StagingArea(NamedTuple):
     """A staging area, as plans refer to it.
 
     Attributes:
-        folder: the session's folder, on the driver's machine.
-        url: the location that executors reach; empty: they see the folder.
+        folder: the session's folder on the driver's machine.
+        url: the location that executors can reach; empty if they see the folder.
     """
 
     folder: str
@@ -351,7 +355,7 @@ class StagingArea(NamedTuple):
         """Maps a part; see `part_file.open_part`.
 
         Raises:
-            DurabilityError: the location is not reachable, or the file is not the expected one.
+            DurabilityError: if the location cannot be reached, or the file is not the expected one.
         """
 
         def opens(folder: str) -> Batch:
@@ -360,7 +364,7 @@ class StagingArea(NamedTuple):
         return self._open_staged(ref, opens)
 
     def updates(self, ref: PartRef, types: Sequence[str]) -> Updates:
-        """Maps loose updates; see `part_file.open_updates`, and `part` for the errors."""
+        """Maps loose updates; see `part_file.open_updates`. Raises the errors of `part`."""
         return self._open_staged(ref, lambda folder: part_file.open_updates(folder, ref, types))
 
     def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:
@@ -383,13 +387,13 @@ class StagingArea(NamedTuple):
         return ref
 
     def has(self, name: str) -> bool:
-        """Returns True if this machine sees a file of this name."""
+        """Returns True if this machine can reach a file of this name in the area."""
         if not self.url:
             return Files().exists(os.path.join(self.folder, name))
         return location_of(self.url).exists(name)
 
     def _open_staged(self, ref: PartRef, opens: Callable[[str], Some]) -> Some:
-        """Opens a file, after fetching it to this machine.
+        """Opens a file after downloading it to this machine if necessary.
 
         Failure: another worker makes room in the cache and deletes the file before it is mapped. So
         the file is fetched a second time.
@@ -408,7 +412,7 @@ class StagingArea(NamedTuple):
             raise _staged_file_error(self.url, error) from error
 
     def _fetch(self, ref: PartRef) -> str:
-        """The folder of this machine that has the file, which is fetched first if necessary."""
+        """Downloads and verifies a file if necessary; returns the folder that contains it."""
         place, key = self._place(), (self.url, ref)
         if place.ensure_local(ref.path, ref.size_bytes) or key not in _verified:
             verified_file(place.folder, ref, self.url)
@@ -427,7 +431,7 @@ def verified_file(folder: str, ref: PartRef, url: str) -> None:
     """Verifies a staged file with its checksums; deletes it if they do not match.
 
     Raises:
-        DurabilityError: the file is not the expected one.
+        DurabilityError: if the file is not the expected one.
     """
     try:
         open_mapped(folder, ref.path, ref.size_bytes, ref.digest, checked=True)
@@ -437,7 +441,7 @@ def verified_file(folder: str, ref: PartRef, url: str) -> None:
 
 
 def _staged_file_error(url: str, error: Exception) -> DurabilityError:
-    """The error of a staged file that is damaged.
+    """Returns the error for a damaged file in a staging area.
 
     Failure: reported as damage of the log, the error would start a check and a repair of the log.
     So it is a DurabilityError.

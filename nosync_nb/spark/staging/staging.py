@@ -1,9 +1,10 @@
 """Transfers part files to the executors of a session, and their results back.
 
-Nothing is transferred where executors see the session's folder. Otherwise files are staged in a
-location of this log and this owner, below the URL that the user named. If an owner is killed, the
-next owner clears its location. Files that the log has released are deleted there after the next
-run. Each new location has a name of its own, so that no process waits for a location that hangs.
+Nothing is transferred if executors see the session's folder. Otherwise files are staged in a
+location below the URL that the user has set; each owner of each log has its own location. If an
+owner is killed, the next owner clears that location. Files that the log has released are deleted
+there after the next run. Each new location has a new name, so that no process waits for a location
+that hangs.
 """
 
 from __future__ import annotations
@@ -31,19 +32,21 @@ from nosync_nb.store.replication.remote_call import CallPolicy, call_remote
 from nosync_nb.trace.parts.part_file import PartRef
 
 END = CallPolicy(silent_s=10.0)
-"""How long closing a session waits until its staging area is cleared."""
+"""The limits of the call that clears the staging area when a session is closed."""
 
 
 class StagingService:
-    """Transfers the files of one session; without a URL it only checks who sees the folder.
+    """Transfers the files of one session.
 
-    Threads: runs transfer their files one after the other, and DataFrames are made beside them. A
-    lock guards the names that are known to be in the location.
+    Without a URL it only checks if executors see the session's folder.
+
+    Threads: runs transfer their files one after the other, but DataFrames are created at the same
+    time. A lock guards the names that are known to be in the location.
 
     Args:
         folder: the session's folder of part files.
         own: path components that no other owner of a log uses.
-        url: the location that the user named; empty: none.
+        url: the URL that the user has set; empty if there is none.
     """
 
     def __init__(self, folder: str, own: Sequence[str] = (), url: str = "") -> None:
@@ -60,10 +63,10 @@ class StagingService:
         self._url = location.checked_url(url)
 
     def depot(self, spark: Spark) -> StagingArea | None:
-        """The staging area for the executors of a Spark session; None: none is known.
+        """Returns the staging area for the executors of a Spark session; None if there is none.
 
         Raises:
-            NosyncError: there is a location, and it cannot be used.
+            NosyncError: if a URL is set, but its location cannot be used.
 
         Cost: that of `workers_share_folder`.
         """
@@ -81,10 +84,10 @@ class StagingService:
         return depot
 
     def required(self, spark: Spark, what: str) -> StagingArea:
-        """The staging area, for operations that need one.
+        """Returns the staging area for an operation that needs one.
 
         Raises:
-            NosyncError: no area is available; names the operation `what`.
+            NosyncError: if no area is available; names the operation `what`.
         """
         depot = self.depot(spark)
         if depot is None:
@@ -92,7 +95,7 @@ class StagingService:
         return depot
 
     def serves(self, spark: Spark) -> bool:
-        """Returns True if there is a staging area; warns if the named location cannot be used."""
+        """Returns True if there is a staging area; warns if the location cannot be used."""
         try:
             return self.depot(spark) is not None
         except NosyncError as error:
@@ -103,9 +106,9 @@ class StagingService:
         """Uploads files of the session's folder that are not in the staging area yet.
 
         Raises:
-            DurabilityError: the location refuses.
+            DurabilityError: if the location reports an error.
 
-        Cost: the bytes of the files that are missing there.
+        Cost: in proportion to the bytes of the missing files.
         """
         if not depot.url:
             return
@@ -120,11 +123,11 @@ class StagingService:
         self._staged_names(depot, wanted)
 
     def bring(self, depot: StagingArea, refs: Iterable[PartRef]) -> None:
-        """Downloads the files that executors wrote into the session's folder: all of them or none.
+        """Downloads files that executors wrote, all or none, into the session's folder.
 
         Raises:
-            DurabilityError: the location or the disk refuses, or a file differs from its writer's
-                report.
+            DurabilityError: if the location or the disk reports an error, or if a file is not the
+                one that its writer reported.
         """
         if not depot.url:
             return
@@ -155,7 +158,7 @@ class StagingService:
             self._delete(depot, names)
 
     def doubt(self, depot: StagingArea, error: NosyncError) -> None:
-        """Gives up the location if it caused an error; the next run makes a new one."""
+        """Gives up the location if it caused an error; the next run creates a new one."""
         if depot.url and depot.url == self._current_url and isinstance(error, DurabilityError):
             self.close()
 
@@ -170,7 +173,10 @@ class StagingService:
                 call_remote(f"the end of {url}", lambda _: self._clear_location(), END)
 
     def _staged_names(self, depot: StagingArea, more: Iterable[str] = ()) -> set[str]:
-        """The names known to be in the area, to which `more` is added; empty if it was given up."""
+        """Returns the names of files known to be in an area, and then adds `more` to them.
+
+        Returns an empty set, and adds nothing, if the area was given up.
+        """
         with self._lock:
             if depot.url != self._current_url:
                 return set()
@@ -178,7 +184,7 @@ class StagingService:
             return known
 
     def _clear_location(self) -> None:
-        """Gives the location up, and clears it if it can be reached."""
+        """Gives up the location, and clears it if it can be reached."""
         with self._lock:
             url, self._current_url, self._staged = self._current_url, "", set()
             self._locations_made += bool(url)
@@ -187,7 +193,7 @@ class StagingService:
                 location.location_of(url).clear(url.partition("?")[0].rpartition("/")[2])
 
     def _start_location(self) -> None:
-        """Makes a location, and clears those of former owners. The caller holds the lock."""
+        """Creates a location, and clears those of former owners. The caller holds the lock."""
         *above, own = self._own
         url = location.url_below(self._url, *above, f"{own}-{self._locations_made}")
         place = location.location_of(url)
@@ -198,7 +204,7 @@ class StagingService:
         self._current_url, self._parent_url = url, self._url
 
     def _delete(self, depot: StagingArea, names: Iterable[str]) -> None:
-        """Deletes files in the location; files that cannot be deleted stay until it is cleared."""
+        """Deletes files in the location; after an error, the others stay until it is cleared."""
         place = location.location_of(depot.url)
         for name in names:
             try:
@@ -216,13 +222,13 @@ class StagingService:
 # -- what executors see ----------------------------------------------------------------------
 
 _shared: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
-"""By Spark session, whether its executors see a folder or a location, once that was probed."""
+"""For each Spark session, True for each folder or location that its executors see, if probed."""
 
 
 def workers_share_folder(spark: Spark, folder: str) -> bool:
     """Returns True if the workers see the files of a folder of this machine; probes them once.
 
-    Cost: nothing for executors on this machine, else one small job for each folder.
+    Cost: nothing for executors on this machine; otherwise one small job for each folder.
     """
     folders = _shared.setdefault(spark, {})
     if folder not in folders:
@@ -234,10 +240,11 @@ def ensure_reachable(spark: Spark, depot: StagingArea, named: str) -> None:
     """Checks that the workers see files in a staging area; probes them once.
 
     Args:
-        named: the URL that the user gave.
+        named: the URL that the user has set.
 
     Raises:
-        NosyncError: the workers do not see them. DurabilityError: nor does this process.
+        NosyncError: if the workers do not see the files.
+        DurabilityError: if this process cannot write to the location.
 
     Cost: one small job for each location.
     """
@@ -258,7 +265,7 @@ def assume_shared(spark: Spark, folder: str, *, shared: bool) -> None:
 
 
 def unshared_folder_error(what: str, folder: str) -> NosyncError:
-    """The error of an operation whose executors do not see the session's folder."""
+    """Returns the error for an operation whose executors do not see the session's folder."""
     return NosyncError(
         f"{what}: Spark's executors cannot read the session's folder '{folder}'",
         hint="open it with bulk=URL, a location that driver and executors can reach"

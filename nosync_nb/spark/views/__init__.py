@@ -1,1 +1,1 @@
-"""Spark's access to stages: DataFrames, temp views and a data source."""
+"""Access to stages from Spark: DataFrames, temp views and a data source."""

@@ -2,15 +2,16 @@
 
     spark.read.format("nosync").option("path", folder).option("stage", "slow").option("at", 7)
 
-Without `at` a read sees the stage at the moment when it runs, though Spark plans it once. Spark
-sessions of other applications, which open no log, register it themselves:
+Without `at`, each run of a query reads the stage at its current epoch, even if Spark has planned
+the query earlier. A Spark session of another application, which opens no log, registers the data
+source itself:
 
     from nosync_nb.spark.views.data_source import NosyncSource
     spark.dataSource.register(NosyncSource)
 
-A range of the key hash is read at a time: its rows are consolidated, and copies are expanded.
+Each task reads one range of the key hash: it consolidates the rows, and repeats duplicates.
 
-Failure: Spark puts the traceback of its worker before the error. So our frames are left out of it.
+Failure: Spark puts the traceback of its worker before the error. So our frames are omitted from it.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class NosyncSource(DataSource):
     """A stage of a folder. Options: `path`, `stage`, and `at`: an epoch, a label, or a time.
 
     The epoch of `at` is resolved once, when Spark asks for the schema, and does not change. After a
-    rewind to before that epoch, reads are refused. A negative `at` is resolved at each read.
-    Intervals of months are ints, their number.
+    rewind to before that epoch, reads raise an error. A negative `at` is resolved at each read. The
+    value of a year-month interval is an int, the number of months.
     """
 
     pin: Pin | None = None
@@ -109,7 +110,7 @@ class StageReader(DataSourceReader):
 
 @contextmanager
 def _short_errors() -> Iterator[None]:
-    """Raises errors of ours without their causes, as if they came from here."""
+    """In a `with` block, raises errors of NoSync without their causes and their traceback."""
     try:
         yield
     except NosyncError as error:
@@ -120,7 +121,7 @@ def _short_errors() -> Iterator[None]:
 
 
 def _parsed_options(options: Any) -> tuple[str, str, Any]:
-    """The folder, the stage and the epoch of a read."""
+    """Returns the folder, the stage and the epoch of a read."""
     missing = [name for name in ("path", "stage") if not options.get(name)]
     if missing:
         raise SchemaError(
@@ -134,7 +135,7 @@ def _parsed_options(options: Any) -> tuple[str, str, Any]:
 
 
 def _query_number() -> str | None:
-    """The number of the Spark query of this task, unique in its application."""
+    """Returns an identifier of the Spark query of this task; None outside of a query."""
     context = TaskContext.get()
     if context is None:
         return None
@@ -149,18 +150,21 @@ _COPIES_MAX = 2.0**62
 def range_rows(
     stored: StoredTrace, depot: StagingArea, schema: Schema, ranges: HashRanges, place: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one range of a trace.
+    """Yields the rows of one range of a trace.
+
+    Args:
+        place: the number of the range.
 
     Raises:
-        NegativeMultiplicityError: the count of a row is below zero.
+        NegativeMultiplicityError: if the count of a row is below zero.
 
-    Cost: O(n log n) in the rows of the range, which is held in memory.
+    Cost: O(n log n) for the n rows of the range, which are in memory at the same time.
     """
     yield from expanded_batches(stored.cut(depot, *ranges.bounds(place)).consolidated(), schema)
 
 
 def expanded_batches(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch as record batches of bounded size, with copies expanded."""
+    """Yields the rows of a batch as record batches of bounded size, with duplicates repeated."""
     if not len(batch):
         return
     if int(batch.diff.min()) < 0:
@@ -182,7 +186,7 @@ def expanded_batches(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
         size = min(RECORD_ROWS, count - start)
         if ends is None:
             part = [array.slice(start, size) for array in arrays]
-        else:  # copies are made for one record batch at a time
+        else:  # repeated for one record batch at a time, because all may not fit into memory
             index = pa.array(ends.searchsorted(np.arange(start, start + size), side="right"))
             part = [array.take(index) for array in arrays]
         yield pa.RecordBatch.from_arrays(part, schema=schema.arrow)
@@ -191,13 +195,13 @@ def expanded_batches(batch: Batch, schema: Schema) -> Iterator[pa.RecordBatch]:
 def range_reader(
     stored: StoredTrace, depot: StagingArea, schema: Schema, ranges: HashRanges, *, kept: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Returns a function that turns numbers of ranges into their rows.
+    """Returns a function that receives numbers of ranges, and yields the rows of these ranges.
 
     The function raises StageError if the files were deleted because no session retained them.
 
     Args:
-        kept: True if the session that made it retains the files of its last DataFrames; a session
-            that is open for reading cannot.
+        kept: True if the session that creates the DataFrame retains the files of its last ones. A
+            session in mode "r" cannot retain files.
     """
     hint = "create it again with to_spark(), or read the stage's temp view, which is updated"
     if not kept:

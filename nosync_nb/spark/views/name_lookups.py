@@ -1,13 +1,13 @@
 """Reports the names that Spark looks up, so that only these stages get a temp view.
 
-A view costs Spark some 0.1 s. PySpark offers no hook for a table that it does not find. So its
-methods that take a query or the name of a table are wrapped, once in a process and for all
-sessions: `sql` and `table` of a session, `table` of a reader, and those of a catalog. Each calls
-the watchers of its Spark session with the names in its arguments, and then calls the original
-method.
+Creating a view takes Spark about 0.1 s. PySpark offers no hook for a table that it does not find.
+So the methods of PySpark that take a query or the name of a table are wrapped, once in a process
+and for all sessions: `sql` and `table` of a session, `table` of a reader, and the methods of a
+catalog. Each wrapper calls the watchers of its Spark session with the names in its arguments, and
+then calls the original method.
 
-A name that reaches the JVM in another way, as from a library in Scala, is not seen: after
-`spark.catalog.listTables()` every stage has its view.
+The wrappers do not see a name that reaches the JVM in another way, for example from a Scala
+library. After `spark.catalog.listTables()` every stage has a view.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weakref import WeakMethod, WeakSet
 from nosync_nb.spark.launch import is_same
 
 Watcher = Callable[[frozenset[str] | None], None]
-"""Called with the names that may be tables, in lower case; None: all tables."""
+"""A function that is called with the lower-case names that may be tables; None means all tables."""
 
 _CLASSES = (
     ("pyspark.sql.session", "SparkSession", ("sql", "table")),
@@ -35,7 +35,7 @@ _CLASSES = (
     ("pyspark.sql.connect.readwriter", "DataFrameReader", ("table",)),
     ("pyspark.sql.connect.catalog", "Catalog", ()),
 )
-"""Modules, their classes, and the wrapped methods; for a catalog, `_NAMED` and `_EVERY`."""
+"""Modules, their classes and the wrapped methods; a catalog has those of `_NAMED` and `_EVERY`."""
 
 _NAMED = (
     *("tableExists", "getTable", "listColumns", "isCached", "cacheTable", "uncacheTable"),
@@ -51,7 +51,7 @@ _wrappers: WeakSet[Any] = WeakSet()
 
 
 class _Unwatched(threading.local):
-    """The number of blocks of this thread that call no watcher."""
+    """The number of nested `unwatched` blocks of this thread."""
 
     depth = 0
 
@@ -66,7 +66,10 @@ _unwatched = _Unwatched()
 
 
 def watch(spark: Any, watcher: Watcher) -> None:
-    """Registers a method to call before a Spark session looks up names, while its object lives."""
+    """Registers a method that is called before a Spark session looks up names.
+
+    The registration ends when the object of the method is deleted.
+    """
     with _mutex:
         _wrap_methods()
         _watchers.append((spark, WeakMethod(watcher)))
@@ -80,7 +83,7 @@ def unwatch(watcher: Watcher) -> None:
 
 @contextmanager
 def unwatched() -> Iterator[None]:
-    """A block of this thread whose own lookups call no watcher."""
+    """In a `with` block, lookups of this thread call no watcher."""
     _unwatched.enter()
     try:
         yield
@@ -91,7 +94,7 @@ def unwatched() -> Iterator[None]:
 def _wrap_methods() -> None:
     for module, name, methods in _CLASSES:
         owner = getattr(sys.modules.get(module), name, None)
-        if owner is None:  # no session of this kind was made
+        if owner is None:  # because there is no session of this kind
             continue
         for method in methods or (*_NAMED, *_EVERY):
             own = owner.__dict__.get(method)
@@ -100,7 +103,7 @@ def _wrap_methods() -> None:
 
 
 def _is_wrapped(method: Any) -> bool:
-    """Returns True for a wrapper of this module, also inside a wrapper of another library."""
+    """Returns True for a wrapper of this module, even if another library has wrapped it again."""
     return inspect.unwrap(method, stop=_wrappers.__contains__) in _wrappers
 
 
@@ -118,12 +121,12 @@ def _wrapped(method: Any) -> Any:
 
 
 def lowercase_words(text: str) -> frozenset[str]:
-    """The words of a text in lower case. A query for a stage has all words of its name."""
+    """Returns the words of a text in lower case; a query of a stage has all words of its name."""
     return frozenset(_WORD.findall(text.lower()))
 
 
 def _words_in(value: Any) -> frozenset[str]:
-    """The words in the texts among arguments."""
+    """Returns the words of all texts among some arguments."""
     if isinstance(value, str):
         return lowercase_words(value)
     if isinstance(value, dict):
@@ -135,7 +138,7 @@ def _words_in(value: Any) -> frozenset[str]:
 
 def _report(asked: Any, names: frozenset[str] | None) -> None:
     spark = asked
-    for attribute in ("_spark", "_sparkSession", "_client"):  # of a reader, and of a catalog
+    for attribute in ("_spark", "_sparkSession", "_client"):  # of readers and catalogs
         owner = getattr(asked, attribute, None)
         if type(owner).__name__ == "SparkSession":
             spark = owner

@@ -1,26 +1,26 @@
 """Serves snapshots of stages in the driver's memory to Spark's Python processes.
 
-Spark reads a data source in processes of its own. They ask the session that owns the folder, over a
-socket of this machine and this user. The session returns the trace: the names of part files, and
-the layers in memory as bytes. If no session answers (none is open, or it is on another machine),
-the processes read the log in the folder themselves.
+Spark reads a data source in separate processes. They ask the session that owns the folder, over a
+local socket of this user. The session returns the trace: the names of part files, and small layers
+in memory as bytes. If no session answers (none is open, or it is on another machine), the processes
+read the log in the folder themselves.
 
-Spark plans a view once and runs it many times, so a read asks when it runs. All reads of one Spark
-query get the same epoch: the first one pins it under the query's number.
+Spark plans a view once and runs it many times, so the session is asked at each run. All reads of
+one Spark query have the same epoch: the first read pins the epoch under the query's number.
 
 A reader trusts only the owner of the log. The name of the socket depends on the folder and on the
-current generation of the log in it, and a session that was closed or replaced closes its
-connections. A socket of another user is ignored; then the reader opens the folder instead.
+current generation of its log. A session that was closed or replaced stops serving. A reader ignores
+a socket of another user, and opens the folder instead.
 
-Layers in memory are spilled to files, so that Spark's processes can read them. The newest answer
-for a stage needs its files, because the tasks of a query ask one after the other. Readers that have
-not finished need theirs. When neither needs a file any more, it is deleted.
+Other layers in memory are spilled to files, so that Spark's processes can read them. The tasks of a
+query ask one after the other, so the files of the newest answer for each stage are retained. The
+files of an answer are also retained until its reader has finished. After that they are deleted.
 
-The socket is needed although the folder holds the log. The folder has no rows of stages in memory,
-and processes that read it while epochs are committed would see different epochs within one query.
-It is not needed for speed: a query of a view of 100 rows takes 0.1 s with either, at most 1.2 times
-as long from the folder (0.8 to 32 ms of it are reads of the folder, 0.4 to 0.6 ms of the socket,
-for logs of 1 to 20 stages with 1 to 1,000 epochs since the checkpoint).
+The socket is needed although the folder contains the log. The folder has no rows of stages in
+memory, and processes that read it while epochs are committed would see different epochs within one
+query. The socket is not needed for speed: a query of a view of 100 rows takes 0.1 s with either, at
+most 1.2 times as long from the folder. Of this time, reading the folder takes 0.8 to 32 ms, and the
+socket 0.4 to 0.6 ms, for logs of 1 to 20 stages with 1 to 1,000 epochs since the checkpoint.
 
 Failure: an error of the session is sent as data and raised where the read runs.
 """
@@ -50,7 +50,7 @@ from nosync_nb.spark.execution.tasks import PlanPayload, StoredTrace, delete_par
 from nosync_nb.store import log_reader
 from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochNumbering
 from nosync_nb.store.log.fencing import ControlBlock
-from nosync_nb.store.replication.restore.lazy_fetch import is_complete
+from nosync_nb.store.replication.restore.lazy_fetch import fetch_all_files
 from nosync_nb.store.store import Store
 from nosync_nb.trace import Layer, Trace
 from nosync_nb.trace.batch import Batch
@@ -59,7 +59,7 @@ from nosync_nb.trace.parts.part_file import PartRef
 PINS_MAX = 64
 WAIT_S = 30.0
 NAMES = 4
-"""The number of names that a server may have, because another user can take names it guesses."""
+"""The number of possible names of a socket, because another user may guess and bind a name."""
 
 _SIZE = struct.Struct("<Q")
 _CREDENTIALS = struct.Struct("3i")
@@ -67,14 +67,17 @@ _REQUEST_MAX = 1 << 16
 
 
 Pin = tuple[int, int]
-"""Identifies an epoch also after a rewind: its number, and the incarnation of the log."""
+"""An epoch that remains unique after a rewind: its number, and the incarnation of the log."""
 
 
 class StageSnapshot(NamedTuple):
-    """A stage at an epoch, as a session returns it; `folder` holds the part files.
+    """A stage at an epoch, as a session returns it.
 
-    `thorough`: True if another user signed the log. `since`: the incarnation in which the epoch got
-    its number; `numbering`: the numbering of epochs when the snapshot was taken.
+    Attributes:
+        folder: the folder of the part files.
+        thorough: True if another user signed the log.
+        since: the incarnation of the log, read before the snapshot was taken.
+        numbering: the numbering of epochs when the snapshot was taken.
     """
 
     epoch: int
@@ -87,12 +90,12 @@ class StageSnapshot(NamedTuple):
 
     @property
     def pin(self) -> Pin:
-        """The pin with which the same epoch can be requested again."""
+        """The pin by which the same epoch can be requested again."""
         return self.epoch, self.since
 
 
 class SerializedSnapshot(NamedTuple):
-    """A snapshot in serialised form."""
+    """A snapshot in the form that is sent to readers; `rows` is the number of its rows."""
 
     schema: Schema
     trace: StoredTrace
@@ -104,25 +107,27 @@ class SerializedSnapshot(NamedTuple):
 def snapshot_of(
     store: Store, ledger: EpochIndex, seen: dataflow.Snapshot, stage: str, at: Any, since: int
 ) -> StageSnapshot:
-    """A stage at an epoch, a label or a time, from a snapshot; `at` None for its last epoch.
+    """Returns the snapshot of a stage at an epoch.
 
     Args:
+        seen: the snapshot of the session.
+        at: an epoch, a label or a time; `None` means the last epoch.
         since: the incarnation of the log, read before `seen` was taken.
     """
     if isinstance(at, str) and ledger.labelled(at) is None:
-        with contextlib.suppress(ValueError):  # an option of a data source is a text
+        with contextlib.suppress(ValueError):  # because options of a data source are texts
             at = datetime.fromisoformat(at)
     number, trace = trace_at(seen, stage, None if at is None else ledger.resolve(at, seen.epoch))
-    is_complete(store.files)
+    fetch_all_files(store.files)
     schema, means = seen.stage(stage).schema, ledger.numbering
     return StageSnapshot(number, schema, trace, store.parts, store.foreign, since, means)
 
 
 def check_pin(snapshot: StageSnapshot, stage: str, pin: Pin) -> None:
-    """Raises if a snapshot is of another epoch than the pinned one of the same number.
+    """Checks that the epoch of a snapshot is the pinned one, not a later one of the same number.
 
     Raises:
-        TimeError: the log has been rewound to before the pinned epoch.
+        TimeError: if the log has been rewound to before the pinned epoch.
     """
     epoch, incarnation = pin
     if snapshot.numbering.has_left(epoch, incarnation):
@@ -134,14 +139,16 @@ def check_pin(snapshot: StageSnapshot, stage: str, pin: Pin) -> None:
 
 
 Provider = Callable[[str, Any], StageSnapshot]
-"""Returns the snapshot of a stage: `(stage, at)`, `at` None for the current epoch."""
+"""A function `(stage, at)` that returns a snapshot; `None` for `at` means the current epoch."""
 
 
 def socket_addresses(folder: str, generation: int | None = None) -> list[str]:
-    """The possible names of a folder's socket: abstract, so that they end with its process.
+    """Returns the possible names of a folder's socket.
+
+    The names are abstract, so the system releases a name when the process ends.
 
     Args:
-        generation: the generation of the log; by default the one that may write it now.
+        generation: the generation of the log; by default the one that may currently write it.
     """
     where = os.path.realpath(folder)
     if generation is None:
@@ -151,7 +158,7 @@ def socket_addresses(folder: str, generation: int | None = None) -> list[str]:
 
 
 def _generation(folder: str) -> int:
-    """The generation that may currently write the log in a folder; 0 if it is unknown."""
+    """Returns the generation that may currently write the log in a folder; 0 if unknown."""
     try:
         words = ControlBlock(Files().mapped(os.path.join(folder, "generation")))
     except NosyncError:
@@ -163,7 +170,7 @@ def _generation(folder: str) -> int:
 
 
 class SpilledLayer:
-    """A layer whose parts were spilled to files, with the number of answers that use it."""
+    """A layer whose parts were spilled to files, and the number of users of these files."""
 
     def __init__(self, layer: Layer, sources: tuple[PartRef | Batch, ...], folder: str) -> None:
         self.layer = layer
@@ -183,19 +190,19 @@ class SpilledLayer:
 
 
 class SnapshotAnswer(NamedTuple):
-    """An answer, and the spilled layers that it needs."""
+    """The trace of an answer, and the spilled layers that it needs."""
 
     trace: StoredTrace
     spills: tuple[SpilledLayer, ...] = ()
 
     def with_user(self) -> SnapshotAnswer:
-        """Returns this answer after adding a user."""
+        """Adds a user to the spilled layers, and returns this answer."""
         for spill in self.spills:
             spill.add_user()
         return self
 
     def end(self) -> None:
-        """Removes a user."""
+        """Removes a user from the spilled layers."""
         for spill in self.spills:
             spill.release()
 
@@ -209,9 +216,9 @@ class SnapshotAnswers:
     def answer(
         self, stage: str, trace: Trace, folder: str, *, thorough: bool = False
     ) -> SnapshotAnswer:
-        """Returns an answer for a reader, which must end it.
+        """Returns a new answer for a stage; the caller must call its `end`.
 
-        Cost: layers of the stage's last answer are not written again.
+        Cost: writes the large layers in memory, except those of the previous answer for the stage.
         """
         before = self._newest.get(stage)
         known = {id(spill.layer): spill for spill in before.spills} if before else {}
@@ -247,14 +254,14 @@ class SnapshotAnswers:
 
 
 class SnapshotServer:
-    """Answers reads of one folder until it is closed, or its session is fenced.
+    """Answers reads of one folder, until the server is closed or its session is fenced.
 
     Args:
+        provider: returns snapshots; it raises FencedError if the session was closed or replaced.
         generation: the generation of the log that the session writes.
-        provider: raises FencedError if the session was closed or replaced.
 
     Raises:
-        OSError: all names are taken; then reads open the folder.
+        OSError: if all names are in use. Then reads open the folder.
     """
 
     def __init__(self, folder: str, provider: Provider, generation: int | None = None) -> None:
@@ -293,7 +300,7 @@ class SnapshotServer:
             self._answers.close()
 
     def forget(self, stage: str) -> None:
-        """Drops the answer for a stage."""
+        """Drops the newest answer for a stage."""
         with self._lock:
             self._answers.forget(stage)
 
@@ -306,7 +313,7 @@ class SnapshotServer:
             threading.Thread(target=self._serve_request, args=(connection,), daemon=True).start()
 
     def _serve_request(self, connection: socket.socket) -> None:
-        """Answers one request; its files stay until the reader has closed the connection."""
+        """Answers one request, and retains its files until the reader closes the connection."""
         answer = None
         with connection, contextlib.suppress(OSError):
             connection.settimeout(WAIT_S)
@@ -330,7 +337,7 @@ class SnapshotServer:
                         answer.end()
 
     def _payload(self, asked: bytes) -> tuple[bytes, SnapshotAnswer | None]:
-        """The answer to a request in serialised form: a snapshot, or an error."""
+        """Returns the serialised answer to a request, a snapshot or an error; and its files."""
         answer = None
         try:
             request = json.loads(asked)
@@ -356,7 +363,7 @@ class SnapshotServer:
             return pickle.dumps(error_translation.pack_error(text)), answer
 
     def _snapshot(self, request: dict[str, Any]) -> StageSnapshot:
-        """The snapshot for a request; the first request of a query pins its epoch."""
+        """Returns the snapshot for a request; the first request of a query pins its epoch."""
         stage, at, query = request["stage"], request["at"], request["query"]
         pin: Pin | None = request["pin"]
         if at is None and query is not None:
@@ -375,7 +382,10 @@ class SnapshotServer:
 def ask_session(
     folder: str, stage: str, at: Any = None, *, pin: Pin | None = None
 ) -> SerializedSnapshot:
-    """Asks the session of a folder about a stage; the files may be deleted when this returns."""
+    """Returns a snapshot without its rows: after the call, its files may be deleted.
+
+    See `stage_snapshot`.
+    """
     with stage_snapshot(folder, stage, at, pin=pin) as served:
         return served
 
@@ -391,14 +401,15 @@ def stage_snapshot(
 ) -> Iterator[SerializedSnapshot]:
     """Asks the session of a folder for a stage, or reads the folder if there is no session.
 
-    The files of the answer stay until the block ends.
+    The files of the answer are retained until the block ends.
 
     Args:
-        query: the number of a Spark query; all its reads without `at` see one epoch.
-        pin: the epoch to which `at` was resolved first.
+        at: an epoch, a label or a time; `None` means the current epoch.
+        query: the number of a Spark query. All of its reads without `at` have the same epoch.
+        pin: the epoch to which `at` was resolved before.
 
     Raises:
-        NosyncError: as the session would raise it.
+        NosyncError: the error of the session, for example if there is no such stage.
     """
     request = {"stage": stage, "at": at, "query": query, "pin": pin}
     connection, payload = _request_snapshot(folder, json.dumps(request).encode() + b"\n")
@@ -410,13 +421,17 @@ def stage_snapshot(
         try:
             yield served
         finally:
-            with contextlib.suppress(OSError):  # wait until the server has noticed
+            with contextlib.suppress(OSError):  # waits until the server has released the files
                 connection.shutdown(socket.SHUT_WR)
                 connection.recv(1)
 
 
 def _request_snapshot(folder: str, request: bytes) -> tuple[socket.socket | None, bytes]:
-    """A connection to the session that owns a folder, and its answer; None without a session."""
+    """Sends a request to the session that owns a folder.
+
+    Returns:
+        the connection and the answer; None and no bytes if no session answers.
+    """
     for name in socket_addresses(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.settimeout(WAIT_S)
@@ -427,21 +442,21 @@ def _request_snapshot(folder: str, request: bytes) -> tuple[socket.socket | None
                 with connection.makefile("rb") as stream:
                     (size,) = _SIZE.unpack(stream.read(_SIZE.size))
                     return connection, stream.read(size)
-        except (OSError, struct.error):  # no server, or one that does not answer
+        except (OSError, struct.error):  # there is no server, or it does not answer
             pass
         connection.close()
     return None, b""
 
 
 def _load_answer(payload: bytes, folder: str) -> SerializedSnapshot:
-    """The answer of a session; its error is raised.
+    """Deserialises the answer of a session; raises the error if the answer is one.
 
     Failure: 1. A session is open, and another release is installed. 2. Spark's process, which runs
     that release, asks the session. 3. The answer names classes that have moved. The folder is not
     read instead, because the session may commit between the reads of one query.
 
     Raises:
-        NosyncError: the session's error; or the session runs another release.
+        NosyncError: the error of the session; also if the session runs another release.
     """
     try:
         served = pickle.loads(payload)
@@ -457,7 +472,7 @@ def _load_answer(payload: bytes, folder: str) -> SerializedSnapshot:
 
 
 def _read_folder(folder: str, stage: str, at: Any, pin: Pin | None) -> SerializedSnapshot:
-    """The stage as recorded in the log's folder."""
+    """Returns a stage at an epoch as recorded in the log; see `stage_snapshot`."""
     store = Store.open(os.path.realpath(folder), mode="r")
     try:
         recovered = log_reader.recover_state(store)
@@ -477,6 +492,6 @@ def _read_folder(folder: str, stage: str, at: Any, pin: Pin | None) -> Serialize
 
 
 def _same_user(connection: socket.socket) -> bool:
-    """Returns True if the other end is a process of this user."""
+    """Returns True if the peer of a connection is a process of this user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())

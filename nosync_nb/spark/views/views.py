@@ -1,7 +1,8 @@
 """DataFrames of a stage at an epoch, and temp views that follow the current epoch.
 
-A view reads the data source `nosync` (data_source.py) under the stage's name. It is made once and
-asks the session whenever it runs. A view or table of the user with that name stays unchanged.
+A view has the stage's name, and reads the data source `nosync` (data_source.py). It is created
+once. Whenever a query of it runs, it asks the session for the rows. If the user has a view or table
+with that name, it is not replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SMALL_ROWS = 100_000
 
 _registered: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 _view_owners: WeakKeyDictionary[Any, dict[str, tuple[str, str]]] = WeakKeyDictionary()
-"""The owners of the views in a Spark session: name in lower case -> folder and stage."""
+"""The folder and the stage of each view in a Spark session, by its name in lower case."""
 
 
 def to_spark(
@@ -39,18 +40,19 @@ def to_spark(
     *,
     kept: bool = True,
 ) -> Any:
-    """The rows as a DataFrame, copies expanded.
+    """Returns the rows of a collection as a DataFrame, with duplicates repeated.
 
-    Few rows travel as Arrow. Larger collections are read from part files when the DataFrame is
-    executed. Until then the caller must retain those files and the files that `shipping` spills, if
-    it can.
+    A small collection is transferred as Arrow rows. A larger one is read from part files when the
+    DataFrame is executed. Until then the caller must retain these files, and the files that
+    `shipping` spills, if it can.
 
     Args:
+        given: the rows.
         kept: True if the caller retains the files.
 
     Raises:
-        NegativeMultiplicityError: the count of a row is below zero; for large collections, when the
-            DataFrame is executed.
+        NegativeMultiplicityError: if the count of a row is below zero; for a large collection, when
+            the DataFrame is executed.
         StageError: when the DataFrame is executed, if the caller did not retain the files.
     """
     from nosync_nb.spark.views import data_source
@@ -82,8 +84,8 @@ class Views:
     """The temp views of a session's stages in a Spark session.
 
     Args:
-        folder: the session's folder; reads use it to find the session.
-        provider: returns snapshots; called in other threads.
+        folder: the session's folder, by which reads find the session.
+        provider: returns snapshots of stages; it is called in other threads.
         generation: the generation of the log that the session writes.
     """
 
@@ -101,7 +103,7 @@ class Views:
 
     @property
     def ended(self) -> bool:
-        """True if the Spark session was stopped, and its views with it. Makes no call."""
+        """True if the Spark session was stopped, which also drops its views; makes no call."""
         return is_stopped(self.spark)
 
     @property
@@ -110,7 +112,10 @@ class Views:
         return self._view_names.keys()
 
     def name_conflict(self, stage: str) -> str | None:
-        """The reason why a stage gets no view: another stage has its name, ignoring case."""
+        """Returns the reason why a stage can have no view; None if it can.
+
+        Another stage has a view of the same name, ignoring case.
+        """
         holder = _view_owners.get(self.spark, {}).get(stage.lower())
         if holder is None or holder == (self.folder, stage):
             return None
@@ -125,9 +130,9 @@ class Views:
         )
 
     def create(self, stage: str, schema: Schema) -> bool:
-        """Creates the view of a stage; False if the user has a table or view of that name.
+        """Creates the view of a stage; returns False if the user has a table or view of that name.
 
-        Cost: one lookup in Spark's catalog, and Spark asks for the schema, some 0.1 s.
+        Cost: about 0.1 s, for a lookup in Spark's catalog, and for Spark's request of the schema.
         """
         if stage in self._view_names and not self.drop(stage):
             return False
@@ -143,7 +148,7 @@ class Views:
         return True
 
     def drop(self, stage: str) -> bool:
-        """Drops a view made here; False if the user has replaced it."""
+        """Drops the view of a stage; returns False if the user has replaced it."""
         if self._view_names.pop(stage, None) is None:
             return True
         _view_owners.get(self.spark, {}).pop(stage.lower(), None)
@@ -157,7 +162,7 @@ class Views:
         return bool(self.spark.catalog.dropTempView(stage))
 
     def close(self) -> None:
-        """Drops the views made here and stops serving."""
+        """Drops the views of this object, and stops serving snapshots."""
         try:
             for stage in list(self._view_names) if is_alive(self.spark) else ():
                 self.drop(stage)

@@ -1,7 +1,7 @@
 """The epochs of a session: when each was committed, its label, its loads, and its frame.
 
-`EpochIndex` is the only place of these facts, and its lock guards them. A record is entered as a
-whole or not at all, and entering it again changes nothing. So the next caller can complete a commit
+Only `EpochIndex` stores these facts, and its lock guards them. A record is entered completely or
+not at all, and entering it a second time changes nothing. So the next caller can complete a commit
 that was interrupted.
 """
 
@@ -22,7 +22,9 @@ from nosync_nb.store.catalog.validation import check_count, check_marks, check_p
 from nosync_nb.store.durability import EpochOffsets
 
 REWINDS_MAX = 64
-"""The number of rewinds for which it is known which epochs a copy has that lacks them."""
+"""The number of rewinds that are recorded. They determine which epochs of a copy are valid if the
+copy lacks the frames of these rewinds.
+"""
 
 
 class EpochInfo(NamedTuple):
@@ -76,12 +78,12 @@ class EpochSequence(Sequence[EpochInfo]):
 
 
 class RewindMark(NamedTuple):
-    """A rewind, which undoes the epochs after one.
+    """A rewind, which undoes all epochs after `epoch`.
 
     Attributes:
-        epoch: the last epoch that stays.
-        incarnation: the count of rewinds from then on; epochs are numbered within it.
-        seq: the frame of the rewind.
+        epoch: the last epoch that remains.
+        incarnation: the number of rewinds, including this one; epochs are numbered within it.
+        seq: the number of the rewind's frame.
     """
 
     epoch: int
@@ -93,9 +95,9 @@ class EpochRecord(NamedTuple):
     """The facts of an epoch, without its rows.
 
     Attributes:
-        utc: when it was committed, in seconds.
-        seq: the frame that contains it.
-        durable: the last frame that was on disk then.
+        utc: the time of the commit, in seconds since 1970.
+        seq: the number of the frame that contains the epoch.
+        durable: the number of the last frame that was on disk when the epoch was recorded.
         once: the idempotency keys of its loads, each with a digest of the rows.
     """
 
@@ -111,15 +113,15 @@ _NOTED_BITS = 32
 
 
 def last_epoch_note(incarnation: int, epoch: int) -> int:
-    """Returns the last epoch as a number that the owner leaves for the next one (`Log.note`)."""
+    """Encodes the last epoch as a number that the owner records for the next one (`Log.note`)."""
     return (incarnation & 0xFFF) << _NOTED_BITS | epoch & (1 << _NOTED_BITS) - 1
 
 
 def lost_epochs(note: int, incarnation: int, epoch: int) -> range:
     """Returns the epochs that a note records and the log lacks; `epoch` is the last one of the log.
 
-    If a rewind lies between the two the result is empty. Either the note is older than the rewind,
-    or the rewind itself is lost, and no epoch before it is.
+    If a rewind lies between the two, the result is empty. Either the note is older than the rewind,
+    or the rewind itself is lost, and then no epoch before it is lost.
     """
     if note >> _NOTED_BITS != incarnation & 0xFFF:
         return range(0)
@@ -127,17 +129,17 @@ def lost_epochs(note: int, incarnation: int, epoch: int) -> range:
 
 
 class EpochNumbering(NamedTuple):
-    """The meaning of epoch numbers: how many rewinds there were, and to where the last ones went.
+    """The number of rewinds and their targets, which determine what an epoch number denotes.
 
     Attributes:
-        ends: the epochs that were rewound to, at most `REWINDS_MAX`, oldest first.
+        ends: the targets of the last rewinds, at most `REWINDS_MAX`, oldest first.
     """
 
     incarnation: int = 0
     ends: tuple[int, ...] = ()
 
     def has_left(self, epoch: int, incarnation: int) -> bool:
-        """Returns True if a number may denote another epoch than in an earlier incarnation."""
+        """Returns True if a number may denote a different epoch than in an earlier incarnation."""
         count = self.incarnation - incarnation
         lately = self.ends[-count:] if count > 0 else ()
         return len(lately) < count or any(end < epoch for end in lately)
@@ -152,11 +154,13 @@ class EpochIndex:
     between any two instructions leaves an epoch either recorded or not.
 
     Args:
-        times: when each epoch up to `epoch` was committed.
+        epoch: the last epoch.
+        times: the commit times of the epochs 1 to `epoch`, as doubles.
+        incarnation: the number of rewinds so far.
+        rewinds: the last rewinds, oldest first: the number of the frame, and the target epoch.
         labels: the labelled epochs, by label.
         once: the epochs of loads with an idempotency key, by key.
-        loads: digests of the rows of such loads, by key.
-        rewinds: the frames of the last rewinds, each with the epoch that it went to.
+        loads: the digests of the rows of such loads, by key.
     """
 
     def __init__(
@@ -183,7 +187,7 @@ class EpochIndex:
         self._incarnation = incarnation
         self._rewinds = tuple(rewinds)
         self._pending: list[EpochRecord] | RewindMark | None = (
-            None  # recorded, and not entered into the fields above yet
+            None  # recorded, but not yet entered into the fields above
         )
 
     @classmethod
@@ -191,7 +195,7 @@ class EpochIndex:
         """Returns the index that a checkpoint contains; see `saved`.
 
         Raises:
-            CorruptLogError: the content makes no sense.
+            CorruptLogError: the content is invalid.
         """
         return cls(
             epoch,
@@ -207,7 +211,7 @@ class EpochIndex:
         """Returns the parts of a checkpoint: entries of its JSON, and the times.
 
         Args:
-            upto: the last epoch to include; None: all.
+            upto: the last epoch to include; `None` means all epochs.
         """
         with self._lock:
             self._apply_pending()
@@ -226,7 +230,7 @@ class EpochIndex:
     def record(self, *records: EpochRecord) -> None:
         """Records epochs, each the successor of the last; a repeated call changes nothing.
 
-        Cost: some us.
+        Cost: a few us.
         """
         with self._lock:
             self._apply_pending()
@@ -235,7 +239,7 @@ class EpochIndex:
             self._pending = fresh or None
 
     def rewind(self, rewound: RewindMark) -> None:
-        """Removes the epochs after a rewind, with their times, labels and loads.
+        """Removes the epochs that a rewind undoes, with their times, labels and loads.
 
         A repeated call changes nothing.
         """
@@ -247,7 +251,7 @@ class EpochIndex:
             self._pending = rewound
 
     def _apply_pending(self) -> None:
-        """Enters the last record; each step may be a repetition. The caller holds the lock."""
+        """Enters the pending record; every step can be repeated. The caller holds the lock."""
         newest = self._pending
         if newest is None:
             return
@@ -268,7 +272,7 @@ class EpochIndex:
         self._pending = None
 
     def _apply_rewind(self, rewound: RewindMark) -> None:
-        """Removes what a rewind undoes. Sequences that were returned before do not change."""
+        """Removes the facts of undone epochs. Previously returned sequences do not change."""
         last = rewound.epoch
         self._times = self._times[:last]
         self._labels = {label: epoch for label, epoch in self._labels.items() if epoch <= last}
@@ -286,31 +290,31 @@ class EpochIndex:
         self._pending = None
 
     def not_before(self, utc: float) -> float:
-        """Returns a time not before that of any epoch, even if the clock was set back."""
+        """Returns `utc`, or the time of the last epoch if the clock was set back to before it."""
         if isinstance(newest := self._pending, list):  # only the recording thread calls this then
             return max(utc, newest[-1].utc)
         with self._lock:
             self._apply_pending()
             return max(utc, self._times[-1]) if self._times else utc
 
-    # -- asking ----------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     @property
     def numbering(self) -> EpochNumbering:
-        """The current meaning of epoch numbers."""
+        """The number of rewinds, and their last targets."""
         with self._lock:
             return EpochNumbering(self.incarnation, tuple(last for _, last in self.rewinds))
 
     @property
     def rewinds(self) -> tuple[tuple[int, int], ...]:
-        """The newest rewinds, oldest first: the frame of each, and the epoch that it went to."""
+        """The last rewinds, oldest first: the number of the frame, and the target epoch."""
         with self._lock:
             self._apply_pending()
             return self._rewinds
 
     @property
     def incarnation(self) -> int:
-        """The number of rewinds; together with it the number of an epoch is unique."""
+        """The number of rewinds; an epoch number is unique only together with it."""
         with self._lock:
             self._apply_pending()
             return self._incarnation
@@ -322,13 +326,13 @@ class EpochIndex:
             return self._labels.get(label)
 
     def loaded(self, mark: str) -> bool:
-        """Returns True if a load with this key was committed."""
+        """Returns True if a load with this idempotency key was committed."""
         with self._lock:
             self._apply_pending()
             return mark in self._load_epochs
 
     def load(self, mark: str) -> str:
-        """Returns the digest of the rows of a load with this key; "" if none is known."""
+        """Returns the digest of the rows of a load with this idempotency key; "" if unknown."""
         with self._lock:
             self._apply_pending()
             return self._load_digests.get(mark, "")
@@ -351,8 +355,8 @@ class EpochIndex:
     def last_contained_epoch(self, frames: int, epoch: int) -> int:
         """Returns the last epoch of the current history that a copy contains.
 
-        If the copy lacks the frame of a rewind, its epochs after the target of the rewind are
-        undone ones.
+        If the copy lacks the frame of a rewind, its epochs after the target of this rewind are
+        undone and do not count.
 
         Args:
             frames: the last frame of the copy.
@@ -369,7 +373,7 @@ class EpochIndex:
             return self._times[number - 1] if 0 < number <= len(self._times) else None
 
     def since(self, seconds: float) -> int:
-        """Returns the first epoch that is no older than so many seconds; 0 if no epoch is older."""
+        """Returns the first epoch that is at most `seconds` old; 0 if no epoch is older."""
         with self._lock:
             self._apply_pending()
             older = bisect.bisect_left(self._times, time.time() - seconds)
@@ -386,7 +390,7 @@ class EpochIndex:
         """Returns the epoch for `at`: a number, a negative offset, a label or a datetime.
 
         Args:
-            now: the last epoch that the reader sees; others may have committed more.
+            now: the last epoch that the reader sees; the owner may have committed later ones.
 
         Raises:
             TimeError: `at` denotes no epoch; the hint lists the possible values.

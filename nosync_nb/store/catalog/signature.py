@@ -6,7 +6,7 @@ this user's key is read, and nothing in it is run: its stages are *untrusted* un
 cells define them.
 
 An untrusted stage stays untrusted when this user's session writes the catalog again. Such a stage
-carries the id of the key that described it, and the new signature does not change that.
+carries the id of the key that signed its definition, and the new signature does not change that.
 
 Failure: 1. The log of an untrusted writer contains a stage that calls `reflect`. 2. It is opened,
 and a commit to an input writes the catalog, signed by the user. 3. At the next opening the user's
@@ -14,9 +14,9 @@ own signature covers the catalog, and the stage is compiled. Hence the id in eac
 
 Functions are signed one by one as well (`functions.trust`). Rows are not signed.
 
-A log that is moved without its key is untrusted at its new place. The key file is the secret
-itself: it must travel like a private SSH key, because its holder can have code run wherever the key
-is trusted.
+A log that is moved to another machine without its key is untrusted there. The key file is the
+secret itself. It must be handled like a private SSH key, because its holder can run code wherever
+the key is trusted.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class CatalogOrigin(NamedTuple):
     """The origin of a catalog.
 
     Attributes:
-        signer: the id of the key that signed it; None: this user's key, and the signature is valid;
-            "" if it is not signed.
-        why: why nothing in it is run, as text for the user; None if it is this user's.
+        signer: the id of the key that signed it. `None` means this user's key and a valid
+            signature; "" means that it is not signed.
+        why: the reason why nothing in the catalog is run, as text for the user; `None` if it is
+            this user's.
     """
 
     signer: str | None
@@ -67,7 +68,7 @@ def sign_catalog(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> list[
     """Returns the signature as it is stored with a catalog: the id of the key, and the HMAC.
 
     Args:
-        catalog: its `digest`.
+        catalog: the `digest` of the catalog.
     """
     return [signing.key_id(key), _mac(key, log_id, epoch, catalog)]
 
@@ -78,7 +79,7 @@ def judge_signature(
     """Verifies the signature of a catalog, and returns its origin.
 
     Args:
-        key: this user's key, if there is one.
+        key: this user's key, or `None`.
         signature: the value stored with the catalog, of any type.
     """
     signer, mac = _parse(signature)
@@ -105,14 +106,14 @@ def judge_signature(
 def own_key_name(key: bytes, log_id: bytes, what: str) -> str:
     """Returns a name in a log's folder that cannot be guessed without the key.
 
-    A file of that name was therefore made by this user.
+    Therefore only this user can have created a file of that name.
     """
     text = log_id + what.encode()
     return hmac.new(key, _PERSON_OF_NAMES + text, hashlib.sha256).hexdigest()[:32]
 
 
 def is_foreign(signer: str) -> str:
-    """Returns why a stage that another key described is not run."""
+    """Returns the reason why a stage that is unsigned, or signed with another key, is not run."""
     if not signer:
         return f"its definition is unsigned: {_OWN_CELL}"
     return (
@@ -127,7 +128,7 @@ def is_key_id(text: Any) -> bool:
 
 
 def _parse(signature: Any) -> tuple[str, str]:
-    """Returns the id of a key and an HMAC; both empty if the value is no signature."""
+    """Returns the id of a key and an HMAC; both are empty if the value is not a signature."""
     if isinstance(signature, Sequence) and len(signature) == 2:
         signer, mac = signature
         if is_key_id(signer) and isinstance(mac, str) and _is_hex(mac, 64):
@@ -147,9 +148,9 @@ def _mac(key: bytes, log_id: bytes, epoch: int, catalog: bytes) -> str:
 
 
 def own_key() -> tuple[bytes | None, str | None]:
-    """Returns this user's key, if there is one, and why an existing key cannot be used.
+    """Returns this user's key, if there is one, and the reason why an existing key cannot be used.
 
-    Does not make a key.
+    Never creates a key.
     """
     try:
         return signing.existing_user_key(), None
@@ -184,13 +185,15 @@ def export_user_key(path: str, files: Files | None = None) -> str:
 def import_user_key(
     path: str, *, replace: bool = False, files: Files | None = None
 ) -> tuple[str, str]:
-    """Makes the key in a file this user's; returns its id, and the path of the saved previous key.
+    """Imports a file's key as this user's; returns its id, and the path of the saved previous key.
+
+    The path is empty if there was no other key.
 
     Args:
         replace: if this user has another key, saves that as `key.ID` beside the new one.
 
     Raises:
-        TrustError: the file holds no key, others may read it, this user has another key and
+        TrustError: the file contains no key, other users can read it, this user has another key and
             `replace` is False, or the key cannot be written.
     """
     disk = files or Files()

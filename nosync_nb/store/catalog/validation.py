@@ -1,4 +1,4 @@
-"""Validates a catalog as a whole before any object is made from it.
+"""Validates a catalog as a whole before any object is created from it.
 
 Names in a log become variables, views, folders of widgets and columns of named tuples; numbers
 become offsets in files. So each name must be one that a user could have chosen. Each number must be
@@ -29,10 +29,10 @@ def check_catalog(data: Any, epoch: int) -> None:
     """Checks that the JSON of a catalog is complete and consistent.
 
     Args:
-        epoch: at which it was written.
+        epoch: the epoch at which the catalog was written.
 
     Raises:
-        CorruptLogError: names the first error, and its place.
+        CorruptLogError: the catalog is invalid; the message names the first error and its position.
     """
     with guarded_decoding("the catalog"):
         numbers = _check_number(data["numbers"], "its numbers", NUMBERS_MAX)
@@ -72,10 +72,10 @@ def check_catalog(data: Any, epoch: int) -> None:
 
 
 def check_text(value: Any, what: str) -> str:
-    """Returns a label or an idempotency key out of a log.
+    """Returns a label, an idempotency key or another text from a log, after checking its type.
 
     Raises:
-        CorruptLogError: the value is no text.
+        CorruptLogError: the value is not a string.
     """
     if not isinstance(value, str):
         raise CorruptLogError(f"{what} is not a string: {value!r:.60}")
@@ -83,10 +83,13 @@ def check_text(value: Any, what: str) -> str:
 
 
 def stage_name(name: Any, *, frozen: bool) -> str:
-    """Returns the name of a stage or input out of a log, after `check_name` has accepted it.
+    """Returns the name of a stage or input from a log, after `check_name` has accepted it.
+
+    Args:
+        frozen: True if the name must be that of a frozen version, `name@2`.
 
     Raises:
-        CorruptLogError: the name is invalid; that of a frozen version is `name@2`.
+        CorruptLogError: the name is invalid.
     """
     base, at, version = name.partition("@") if isinstance(name, str) else ("", "", "")
     if bool(at) != frozen or (frozen and not (version.isascii() and version.isdecimal())):
@@ -99,7 +102,7 @@ def stage_name(name: Any, *, frozen: bool) -> str:
 
 
 def _check_stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) -> tuple[str, ...]:
-    """Checks a stage, which may read `frozen` versions; returns the types of its columns."""
+    """Checks a stage, which may read the versions in `frozen`; returns the types of its columns."""
     life = data["life"]
     name = stage_name(data["name"], frozen=life["is"] == "frozen")
     what = f"stage '{name}'"
@@ -152,7 +155,7 @@ def _check_life(data: Any, types: Sequence[str], epoch: int, numbers: int, what:
 
 
 def _check_definition(data: Any, functions: int, frozen: AbstractSet[str], what: str) -> None:
-    """Checks the parts of a definition: each reads some of those before it."""
+    """Checks the operators of a definition; each may read only operators before it."""
     parts = _check_list(data)
     if not 0 < len(parts) <= OPERATORS_MAX:
         raise _invalid(f"{what}: {len(parts)} operators")
@@ -265,10 +268,10 @@ def _invalid(why: str) -> CorruptLogError:
 
 
 def check_texts(texts: Any, what: str) -> Mapping[str, str]:
-    """Checks idempotency keys and the digests of their rows.
+    """Returns idempotency keys with the digests of their rows, after checking their types.
 
     Raises:
-        CorruptLogError: a key or a digest is no text.
+        CorruptLogError: a key or a digest is not a string.
     """
     with guarded_decoding(what):
         for name, text in texts.items():
@@ -278,17 +281,17 @@ def check_texts(texts: Any, what: str) -> Mapping[str, str]:
 
 
 def check_count(value: Any, what: str) -> int:
-    """Checks a count.
+    """Returns a count, after checking that it is an integer of at least 0.
 
     Raises:
-        CorruptLogError: the value is no number.
+        CorruptLogError: the value is not such a number.
     """
     with guarded_decoding(what):
         return _check_number(value, what, _EPOCH_MAX)
 
 
 def check_pairs(pairs: Any, what: str) -> list[tuple[int, int]]:
-    """Checks numbers of frames, each with an epoch.
+    """Returns pairs of a frame number and an epoch, after checking their types.
 
     Raises:
         CorruptLogError: the value is not a list of pairs of numbers.
@@ -301,10 +304,13 @@ def check_pairs(pairs: Any, what: str) -> list[tuple[int, int]]:
 
 
 def check_marks(marks: Any, epoch: int, what: str) -> Mapping[str, int]:
-    """Checks labels, or idempotency keys, with their epochs.
+    """Returns labels, or idempotency keys, with their epochs, after checking both.
+
+    Args:
+        epoch: the last epoch.
 
     Raises:
-        CorruptLogError: a key is no text, or a value is no epoch.
+        CorruptLogError: a key is not a string, or a value is not an epoch.
     """
     with guarded_decoding(what):
         for name, at in marks.items():

@@ -1,8 +1,8 @@
 """Checkpoints: the state of a session as of a mark, so that opening reads only later frames.
 
-A checkpoint is a whole file that appears at once. The previous one is retained until the next one
-is durable, so that a damaged newest file costs time (a longer tail), never data. A checkpoint that
-a fenced owner wrote beyond the end of its part of the log does not fit the chain and is left out.
+A checkpoint is a whole file that appears at once. The previous one is retained, so that a damaged
+newest file costs time (a longer tail), but no data. A checkpoint that a fenced owner wrote beyond
+the end of its part of the log does not fit the chain and is ignored.
 
 Failure: 1. The newest checkpoint cannot be read *once* (the device, a full table of files). 2. The
 opening uses the previous one, and deletes files that only the newest one names. 3. The next opening
@@ -28,19 +28,24 @@ from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 _MAGIC = b"\x89NSYNCC\n"
 _HEADER = struct.Struct("<8sHHIQQQ16sQ")
 _CRC = struct.Struct("<II")
-_CACHED_MAX = 1 << 12  # each listing of a folder parses the same names
+_CACHED_MAX = 1 << 12  # because each listing of a folder parses the same names
 _NAME = re.compile(r"checkpoint-(\d{16})-(\d{8})\.state\Z")
 
 
 HEADER_BYTES = _HEADER.size + _CRC.size
 
 FRAMES_MIN, FRAMES_MAX = 512, 1024
-"""Bounds of the number of frames between two checkpoints, whatever their size."""
+"""Bounds of the number of frames between two checkpoints, independent of their size."""
 BYTES_MAX = 8 << 20
 
 
 class Checkpoint(NamedTuple):
-    """A state and the mark it holds for; `generation` wrote it."""
+    """A stored state.
+
+    Attributes:
+        mark: the mark up to which the state contains the frames.
+        generation: the generation of the owner that wrote it.
+    """
 
     mark: Mark
     generation: int
@@ -50,11 +55,12 @@ class Checkpoint(NamedTuple):
 def is_checkpoint_due(frames: int, size_bytes: int, before_bytes: int) -> bool:
     """Returns True if enough frames follow the last checkpoint for another one.
 
-    That is the case once they take twice its size. So the total written is at most one and a half
-    times the frames, and the cost for each epoch is small. An opening reads some hundred frames.
+    This is the case if the frames take twice the size of the checkpoint. So the total written is at
+    most one and a half times the frames, and the cost for each epoch is small. An opening reads a
+    few hundred frames.
 
     Args:
-        frames, size_bytes: that followed the last checkpoint.
+        frames, size_bytes: the number and the size of the frames after the last checkpoint.
         before_bytes: the size of the last checkpoint.
     """
     paid = frames >= FRAMES_MIN and size_bytes >= 2 * before_bytes
@@ -95,9 +101,9 @@ def write_checkpoint_fenced(
     """Writes a checkpoint durably, and deletes it if the owner was replaced meanwhile.
 
     Failure: 1. Another process takes the log over while a checkpoint is written. 2. The new owner
-    does not see the checkpoint, and sweeps the files that it alone names. 3. The new owner dies,
-    and the checkpoint is the newest of all. Hence the old owner deletes its checkpoint after the
-    takeover.
+    does not see the checkpoint, and sweeps the files that only this checkpoint names. 3. The new
+    owner dies, and the checkpoint is the newest of all. Hence the old owner deletes its checkpoint
+    after the takeover.
 
     Args:
         check: raises FencedError after a takeover.
@@ -125,7 +131,7 @@ def mark_of(data: bytes) -> Mark | None:
 def prune_checkpoints(
     files: Files, folder: str, newest: Checkpoint, before: Checkpoint | None
 ) -> None:
-    """Deletes the checkpoints that no opening will use: all older ones but the previous one."""
+    """Deletes the checkpoints that no opening will use: all older ones except the previous one."""
     retained = {file_name(each.mark.seq, each.generation) for each in (newest, before) if each}
     for name in checkpoint_names(files.names(folder)):
         if name < max(retained) and name not in retained:
@@ -141,10 +147,10 @@ def remove_checkpoint(files: Files, folder: str, names: Sequence[str]) -> None:
 
 
 def read_checkpoint(files: Files, folder: str, name: str) -> Checkpoint | str:
-    """Reads and verifies a checkpoint; returns what is wrong if it is damaged.
+    """Reads and verifies a checkpoint; returns a message if it is unreadable or damaged.
 
     Raises:
-        CorruptLogError: it is newer than this program.
+        CorruptLogError: the checkpoint has another format than this program.
     """
     path = os.path.join(folder, name)
     try:
@@ -155,7 +161,12 @@ def read_checkpoint(files: Files, folder: str, name: str) -> Checkpoint | str:
 
 
 def decode_checkpoint(data: bytes, name: str, path: str) -> Checkpoint | str:
-    """Decodes the bytes of a checkpoint of some name, from any disk; see `read_checkpoint`."""
+    """Decodes the bytes of a checkpoint file, from any disk; see `read_checkpoint`.
+
+    Args:
+        name: the name of the file, which its header must match.
+        path: the path in messages.
+    """
     fields, rest = data[: _HEADER.size], data[_HEADER.size :]
     payload = rest[_CRC.size :]
     if len(rest) < _CRC.size or _CRC.unpack_from(rest) != (zlib.crc32(fields), zlib.crc32(payload)):

@@ -1,7 +1,7 @@
 """Ensures that only one process writes a log, and that a replaced owner does no harm.
 
-There are three files. `lock` is locked only during an opening or a close, so that of two openers
-exactly one goes first. `owner` names the writer, for messages and to decide if it is alive.
+There are three files. `lock` is locked only during an opening or a close, so that these run one
+after the other. `owner` names the writer, for messages and to determine if it is alive.
 `generation` holds words in mapped memory, for safety.
 
 Failure: 1. An owner is stopped (SIGSTOP, a long call). 2. Another process takes over. 3. The old
@@ -68,27 +68,27 @@ class ControlBlock:
 
     @property
     def beats(self) -> int:
-        """The number of heartbeats of all owners; no clock is compared with another."""
+        """The total number of heartbeats of all owners; a count, because clocks of hosts differ."""
         return self.words[_BEAT]
 
     def published(self, generation: int) -> int | None:
-        """Returns the end of the frames that the owner of a generation has published."""
+        """Returns the end offset of the frames that the owner of a generation has published."""
         place = _unpack_word(self.words[_PUBLISHED], generation)
         return None if place is None else place << 3
 
     def durable(self, generation: int) -> int | None:
-        """Returns the last seq that the owner of a generation knew to be on disk."""
+        """Returns the number of the last frame that a generation's owner knew to be on disk."""
         return self._read_twice(_DURABLE, _DURABLE_INVERSE, generation)
 
     def last_note(self, generation: int) -> int | None:
-        """Returns the last number that the owner of a generation left, see `WriterLease.note`."""
+        """Returns the last number that a generation's owner recorded; see `WriterLease.note`."""
         return self._read_twice(_NOTED, _NOTED_INVERSE, generation)
 
     @property
     def outbid(self) -> int:
-        """The latest generation that a replica is known to obey; 0 if it is not known.
+        """The latest generation that a replica is known to accept; 0 if it is not known.
 
-        A generation that leaves no room for many later ones is ignored.
+        A very large generation is ignored, because it would leave too few later ones.
         """
         word = self.words[_OUTBID]
         return word if word == self.words[_OUTBID_INVERSE] ^ _MASK and word < _OUTBID_MAX else 0
@@ -104,12 +104,14 @@ class ControlBlock:
 
 
 class WriterLease(ControlBlock):
-    """The right to write, until another process takes it. Only `check` costs anything.
+    """The right to write, until another process takes it. Only `check` has a cost.
 
     Before `acquire` it is a claim that other processes do not see. `give_up` undoes `acquire`.
 
     Attributes:
+        owner: the new owner.
         before: the previous owner.
+        number: the generation of the new owner.
     """
 
     def __init__(
@@ -131,9 +133,9 @@ class WriterLease(ControlBlock):
     def acquire(self) -> None:
         """Becomes the owner. The caller holds the opening lock.
 
-        The caller reads the tail and makes its segment before it releases the lock. The sync of the
-        segment's name syncs the name of the owner file too. Before it nothing of this owner is on
-        disk, and after a loss of power this opening has left no trace.
+        The caller reads the tail and creates its segment before it releases the lock. The sync of
+        the segment's name also syncs the name of the owner file. Until that sync, no frame of this
+        owner is on disk, and a power loss leaves no trace of this opening.
         """
         _leases.add(self._lease_key)
         owners.write_owner(self._files, self._folder, self.owner, named=False)
@@ -141,7 +143,7 @@ class WriterLease(ControlBlock):
         self.beat()
 
     def give_up(self) -> None:
-        """Leaves the log as it was before `acquire`, wherever that or a later step was interrupted.
+        """Restores the log as it was before `acquire`, even if a later step was interrupted.
 
         The caller holds the opening lock. The previous owner can continue if the generation word
         was not rewritten.
@@ -182,7 +184,7 @@ class WriterLease(ControlBlock):
 
     @property
     def is_taken(self) -> bool:
-        """True if the lease was taken and not closed."""
+        """True if the lease was acquired and is not closed."""
         return self._lease_key in _leases
 
     @property
@@ -191,7 +193,7 @@ class WriterLease(ControlBlock):
         return os.getpid() != self._pid
 
     def check_process(self) -> None:
-        """Raises FencedError in a forked child."""
+        """Raises FencedError if this process is a forked child of the owner."""
         if os.getpid() != self._pid:
             raise FencedError(
                 f"the log belongs to process {self._pid}, not to its child {os.getpid()}",
@@ -199,21 +201,21 @@ class WriterLease(ControlBlock):
             )
 
     def publish(self, offset: int) -> None:
-        """Allows readers to read up to `offset`."""
+        """Publishes the frames up to `offset` to readers."""
         self.words[_PUBLISHED] = self._tag | offset >> 3
 
     def publish_durable(self, seq: int) -> None:
-        """Records the last frame on disk, for the next opening."""
+        """Records the number of the last frame on disk, for the next opening."""
         word = self._tag | seq
         self.words[_DURABLE], self.words[_DURABLE_INVERSE] = word, word ^ _MASK
 
     def note(self, number: int) -> None:
-        """Leaves a number for the next opening; it may be lost with the power."""
+        """Records a number for the next opening; a power loss may lose it."""
         word = self._tag | number
         self.words[_NOTED], self.words[_NOTED_INVERSE] = word, word ^ _MASK
 
     def go_beyond(self, generation: int) -> None:
-        """Makes the next owner's generation later than one that a replica obeys.
+        """Ensures that the next owner has a later generation than the one that a replica accepts.
 
         Otherwise the replica would refuse it, and each following owner up to that generation.
         """
@@ -221,12 +223,12 @@ class WriterLease(ControlBlock):
             self.words[_OUTBID], self.words[_OUTBID_INVERSE] = generation, generation ^ _MASK
 
     def beat(self) -> None:
-        """Counts a heartbeat for other hosts; a fenced owner does not count for another one."""
+        """Counts a heartbeat for other hosts, unless another process has taken over."""
         if self.words[_GENERATION] == self.number:
             self.words[_BEAT] = (self.words[_BEAT] + 1) & _MASK
 
     def fenced(self) -> FencedError:
-        """Returns the error of an owner that was replaced; names the new one."""
+        """Returns the error for an owner that was replaced; it names the new owner."""
         owner = None
         with contextlib.suppress(DurabilityError, CorruptLogError):
             owner = owners.read_owner(self._files, self._folder)
@@ -254,7 +256,7 @@ class WriterLease(ControlBlock):
 
 
 def _branch_hint(original: str) -> str:
-    """Returns how the user of a copied folder gets a log that is distinct from the original."""
+    """Returns a hint for getting a log that is independent of the original of a copied folder."""
     return (
         f"use a branch of '{original}': session.branch(NAME) there, or in a notebook `%dd open"
         f" {original} --branch NAME`; or create another log with nosync.copy('{original}',"
@@ -275,8 +277,11 @@ def claim_lease(
 
     The caller holds the opening lock.
 
+    Args:
+        generation_min: the generation of the newest segment.
+
     Raises:
-        FencedError: the owner is alive, or may be, and `takeover` is False.
+        FencedError: the owner is alive, or may be alive, and `takeover` is False.
     """
     mapped = files.mapped(_control_path(files, folder), write=True)
     try:
@@ -306,7 +311,7 @@ def claim_lease(
 
 
 def _has_left(files: Files, folder: str, before: LogOwner, machine: HostIdentity) -> bool:
-    """Returns True if the owner is this process, and it does not hold the lease any more."""
+    """Returns True if the previous owner is this process, and it no longer holds the lease."""
     if before.identity != machine.identity():
         return False
     return _lease_key_of(files, folder, before.generation) not in _leases
@@ -319,7 +324,11 @@ def _lease_key_of(files: Files, folder: str, generation: int) -> tuple[int, int,
 
 
 def opening_lock(files: Files, folder: str) -> Lock:
-    """Waits for the lock that each opening and close of a log takes."""
+    """Waits for and returns the lock that each opening and close of a log takes.
+
+    Raises:
+        FencedError: another process has held the lock for `OPEN_WAIT_S`.
+    """
     lock = files.lock(os.path.join(folder, "lock"), wait_s=OPEN_WAIT_S)
     if lock is None:
         raise FencedError(
@@ -330,14 +339,14 @@ def opening_lock(files: Files, folder: str) -> Lock:
 
 
 def create_control_block(files: Files, folder: str, number: int = 0) -> None:
-    """Makes the generation file of a new log; the next owner has a later generation."""
+    """Creates the generation file of a log; the next owner has a later generation than `number`."""
     words = [_MAGIC, FORMAT, number, number ^ _MASK] + [0] * (_WORDS - 4)
     data = struct.pack(f"<{_WORDS}Q", *words)
     files.replace(os.path.join(folder, "generation"), data)
 
 
 def _control_path(files: Files, folder: str) -> str:
-    """Returns the path of the generation file; makes the file if it is missing."""
+    """Returns the path of the generation file; creates the file if it is missing."""
     path = os.path.join(folder, "generation")
     if not files.exists(path):
         create_control_block(files, folder)
@@ -358,11 +367,11 @@ def _refuse_live_owner(
 ) -> None:
     """Raises FencedError unless the owner has released the log or is dead.
 
-    An owner on another host or in another container is observed by its heartbeats. If it only
-    slept, it finds itself fenced afterwards: a wrong guess has no other cost.
+    An owner on another host or in another container is observed by its heartbeats. If it was only
+    suspended, it finds itself fenced afterwards; a wrong decision has no other effect.
 
     Args:
-        original: the folder that this one is a copy of; the owner writes there.
+        original: the original if this folder is a copy; the owner writes there.
     """
     if before.released:
         return
@@ -397,6 +406,6 @@ def _write_generation(files: Files, folder: str, words: ControlBlock, number: in
 
 
 def _unpack_word(word: int, generation: int) -> int | None:
-    """Unpacks a word that belongs to a generation; None if it belongs to another one."""
+    """Returns the value in a word of a generation; None if the word is of another generation."""
     tag = generation & ((1 << _TAG_BITS) - 1)
     return word & ((1 << _VALUE_BITS) - 1) if word >> _VALUE_BITS == tag else None

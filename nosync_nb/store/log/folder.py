@@ -1,7 +1,8 @@
 """Checks that a folder may hold a log, before anything in it is trusted or listed.
 
-A folder that is a link leads to files outside the log: git and archives contain links. A folder
-that others can write may be replaced at any moment. Both are refused, also inside a log.
+A folder that is a link leads to files outside the log: git and archives contain links. The content
+of a folder that other users can write may be replaced at any moment. Both are refused, also inside
+a log.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from nosync_nb.store.log.owner import HostIdentity
 
 
 def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write: bool) -> None:
-    """Refuses a folder that others can write, or that is not suitable for a log.
+    """Checks that a folder is suitable for a log; for writing, creates it if it is missing.
 
     Raises:
-        TrustError: others than this user can write the folder.
-        DurabilityError: it cannot be written, or locks and maps do not work there.
+        TrustError: the folder is a link, belongs to another user, or can be written by other users.
+        DurabilityError: there is no log to read, the folder cannot be written or has other files,
+            or locks and maps do not work there.
     """
     if not files.exists(folder):
         if not write:
@@ -28,9 +30,9 @@ def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write:
                 f"there is no log at '{folder}'", hint="open it for writing to create one"
             )
         files.make_folder(folder)
-    is_owned_by_user(files, folder, write=write, fresh=True)  # before the listing, because of links
+    is_owned_by_user(files, folder, write=write, fresh=True)  # first: a listing follows links
     strange = [name for name in files.names(folder) if not name.startswith((".", *_OURS))]
-    log = holds_log(files, folder, write=write)  # after the names: another process may be making it
+    log = holds_log(files, folder, write=write)  # after it: another process may create it
     if not write:
         if not log:
             raise DurabilityError(f"'{folder}' holds no log", hint="check the path")
@@ -42,7 +44,7 @@ def check_log_folder(files: Files, folder: str, machine: HostIdentity, *, write:
         )
     if not log:
         files.restrict(folder)
-        files.sync_folder(os.path.dirname(folder))  # its maker may have died before the sync
+        files.sync_folder(os.path.dirname(folder))  # its creator may not have synced it
     kind = machine.file_system(folder)
     if machine.is_network(kind):
         raise DurabilityError(
@@ -58,7 +60,7 @@ _OURS = ("generation.", "owner", "lock")
 def holds_log(files: Files, folder: str, *, write: bool) -> bool:
     """Returns True if a folder holds a log, or the beginning of one.
 
-    Refuses a folder as `is_owned_by_user` does.
+    Raises the errors of `is_owned_by_user`.
     """
     if not files.exists(folder):
         return False
@@ -70,11 +72,11 @@ def holds_log(files: Files, folder: str, *, write: bool) -> bool:
 
 
 def path_inside(files: Files, folder: str, *, write: bool) -> None:
-    """Refuses a folder in a log that is not a real one; makes a missing one.
+    """Checks a folder inside a log; with `write`, creates it if it is missing.
 
     Raises:
-        TrustError: it is a link, belongs to another user, or others can write it.
-        DurabilityError: it is no folder, or cannot be made.
+        TrustError: it is a link, belongs to another user, or can be written by other users.
+        DurabilityError: it is not a folder, or cannot be created.
     """
     if files.exists(folder):
         is_owned_by_user(files, folder, write=write)
@@ -83,10 +85,12 @@ def path_inside(files: Files, folder: str, *, write: bool) -> None:
 
 
 def is_owned_by_user(files: Files, folder: str, *, write: bool, fresh: bool = False) -> None:
-    """Refuses a link, a foreign owner, and a folder that others can write.
+    """Raises an error for a link, a foreign owner, or a folder that other users can write.
 
     Args:
-        fresh: the folder holds nothing that could be trusted, so write permissions do no harm.
+        write: True if the log will be written, so that a foreign owner is refused.
+        fresh: True if the folder holds nothing that could be trusted, so that write permissions of
+            other users do no harm.
     """
     status = files.status(folder)
     if stat.S_ISLNK(status.st_mode):

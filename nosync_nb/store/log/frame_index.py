@@ -1,8 +1,9 @@
-"""Reads frames of the past: all that are retained, and one by its position.
+"""Reads older frames: all that are retained, or one by its position.
 
 The retained frames reach back at least to the oldest checkpoint, and further if there are few. A
 recovery does not need the frames before a checkpoint, but a short rewind does. A checkpoint ends
-the current segment, unless the segment is short: then the next checkpoint does.
+the current segment, unless this segment is short. A short segment continues until a later
+checkpoint.
 
 A position is an offset in the stream of frames. The file that contains it is found through the
 links between segments, which are followed back only as far as necessary.
@@ -33,7 +34,7 @@ Read = TypeVar("Read")
 
 
 def checkpoint_states(files: Files, folder: str) -> list[tuple[int, bytes]]:
-    """Returns the readable checkpoints, oldest first, each with its last frame."""
+    """Returns the readable checkpoints, oldest first, each with the number of its last frame."""
     states = []
     for name in reversed(checkpoint.checkpoint_names(files.names(folder))):
         state = checkpoint.read_checkpoint(files, folder, name)
@@ -55,14 +56,14 @@ def retained_frames(
     ones.
 
     Args:
-        head: the end of the frames for the caller; segments may be trimmed meanwhile.
+        head: the mark up to which frames are returned. Segments may be trimmed meanwhile.
         enough: returns True if the frames before those of a segment are not needed.
 
     Raises:
         CorruptLogError: a frame is damaged or missing.
 
-    Cost: some us a frame; at most the frames after two checkpoints, and two segments of short
-    frames.
+    Cost: a few us for each frame. These are at most the frames after two checkpoints, and two
+    segments of short frames.
     """
     while True:
         names = files.names(folder)
@@ -76,7 +77,7 @@ def retained_frames(
 def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
     """Returns the first retained frame; None if it is missing, damaged, or was trimmed meanwhile.
 
-    Cost: one read of a few kB, whatever follows.
+    Cost: one read of a few kB, independent of the number of frames.
     """
     try:
         retained, _ = _retained_segments(files, folder, files.names(folder), head)
@@ -144,7 +145,7 @@ def _read_segments(
 
 
 class FrameReader:
-    """Reads frames by position; caches a few open files. Any thread may call it."""
+    """Reads frames by position, and caches a few open files. Any thread may call it."""
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files, self._folder = files, folder
@@ -153,7 +154,10 @@ class FrameReader:
         self._lock = Lock()
 
     def frame(self, position: Position, live: Sequence[Segment]) -> Frame:
-        """Reads and verifies the frame at `position`; `live` are the newest segments.
+        """Reads and verifies the frame at `position`.
+
+        Args:
+            live: the newest segments, ascending.
 
         Raises:
             CorruptLogError: the frame is damaged, or its file is missing.
@@ -176,7 +180,7 @@ class FrameReader:
         live: Sequence[Segment],
         read: Callable[[File, int, Position], Read],
     ) -> Read:
-        """Reads the file of a frame from its first byte; errors name both."""
+        """Calls `read` with the file of a frame and the offset in it; errors name both."""
         with self._lock:
             segment = self._find_segment(position.offset, live)
             at = segment.local(position.offset)
@@ -190,7 +194,7 @@ class FrameReader:
                 ) from None
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the cached files."""
         with self._lock:
             opened = list(self._open_files.values())
             self._open_files.clear()
@@ -232,7 +236,6 @@ class FrameReader:
 
 
 def _frame_at(file: File, at: int, position: Position) -> Frame:
-    """Reads the frame at an offset of a file."""
     frame = check_frame(file.read_at(at, _FIRST_READ_BYTES), position)
     if isinstance(frame, int):
         frame = check_frame(file.read_at(at, frame), position)

@@ -5,10 +5,10 @@
     trailer 24  digest, crc of the payload, end mark
 
 The frames of a log are one stream of bytes; `offset` is a frame's position in that stream, and
-stays the same whichever segment file contains it. `seq` counts frames from 1. The digest runs
-over the previous digest, the header and the payload: a frame that is moved, repeated, left
-out or spliced in from another log does not fit. `durable` is the last seq that was known to
-be on disk when the frame was written, so a later frame can prove that a gap before it is damage.
+is independent of the segment file that contains it. `seq` counts frames from 1. The digest covers
+the previous digest, the header and the payload. So a frame that is moved, repeated, left out or
+inserted from another log does not fit. `durable` is the last seq that was known to be on disk when
+the frame was written. So a later frame can prove that a gap before it is damage.
 
 This module reads and writes no files, only bytes.
 """
@@ -24,7 +24,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 
 FORMAT = 1
 UNRELEASED = range(2, 6)
-"""Format numbers that no release has written; they are not used again."""
+"""Format numbers that no release has written, and that are never used again."""
 
 MAGIC = b"\x89NSF"
 HEADER_BYTES = 48
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Where the valid frames of a buffer stop, and why."""
+    """The offset at which the valid frames of a buffer end, and the reason."""
 
     offset: int
     reason: str
@@ -80,7 +80,9 @@ def check_format(version: int, own: int, where: str, flags: int = 0) -> None:
     """Raises CorruptLogError unless a part of a log has the format of this program.
 
     Args:
-        flags: of its header; this program knows none.
+        version, own: the format of the part, and that of this program.
+        where: the name of the part in the message.
+        flags: the flags in its header; this program knows none.
     """
     if version == own and not flags:
         return
@@ -131,8 +133,11 @@ def build_frame(
 def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Damage | None]:
     """Reads the frames of `data`, whose first byte is at offset `origin` of the stream.
 
-    Returns the frames that follow `before` without a gap, and the damage that stopped the reading;
-    None if the data ended exactly after a frame. Cost: 5 us a frame of 500 bytes.
+    Returns:
+        the frames that follow `before` without a gap, and the damage that stopped the reading. The
+        damage is None if the data end exactly after a frame.
+
+    Cost: 5 us for a frame of 500 bytes.
     """
     frames: list[Frame] = []
     view = memoryview(data)
@@ -178,8 +183,11 @@ def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Da
 def check_frame(data: bytes, position: Position) -> Frame | int:
     """Reads the frame at the beginning of `data`, without its predecessor.
 
-    Returns the frame; or, if the data are too short, the number of bytes needed. Its digest is
-    returned as stored: the checksums are verified, the chain is not.
+    The checksums of the frame are verified. Its digest is returned as stored, because the chain
+    cannot be verified.
+
+    Returns:
+        the frame, or the number of bytes needed if `data` is too short.
 
     Raises:
         CorruptLogError: the frame does not verify, or the bytes are those of another frame.
@@ -206,10 +214,10 @@ def size_of(data: bytes, position: Position) -> int:
 
 
 def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
-    """Returns the mark after a frame of so many bytes, from its trailer alone.
+    """Returns the mark after a frame of `size` bytes, from its trailer alone.
 
     Raises:
-        CorruptLogError: the bytes are no trailer.
+        CorruptLogError: the bytes are not a trailer.
     """
     if len(trailer) < TRAILER_BYTES:
         raise CorruptLogError(f"frame {position.seq}: the file ends within the frame")
@@ -229,9 +237,14 @@ def _read_header(data: bytes, position: Position) -> tuple[int, int, int]:
 
 
 def proves(data: bytes, origin: int | None, after: Mark) -> tuple[int, int]:
-    """Counts the headers of later frames after a damaged offset; `origin` None: unknown.
+    """Searches for headers of later frames after a damaged position.
 
-    Returns their number, and the greatest `durable` in them.
+    Args:
+        origin: the offset of `data` in the stream; `None` if it is unknown.
+        after: the mark after the last valid frame.
+
+    Returns:
+        the number of such headers, and the greatest `durable` in any header.
     """
     view = memoryview(data)
     count = durable_max = 0
@@ -256,7 +269,9 @@ def digest(chain: bytes, frame: bytes) -> bytes:
 
 
 def continues_after(data: bytes, origin: int, behind: int) -> Position | None:
-    """Returns the first frame after a damaged offset whose header fits its checksum and its offset.
+    """Returns the position of the first frame after a damaged offset whose header is valid.
+
+    A valid header matches its checksum and its offset.
 
     Args:
         origin: the offset of the first byte of `data` in the stream.
@@ -272,10 +287,10 @@ def continues_after(data: bytes, origin: int, behind: int) -> Position | None:
 
 
 def _decode_header(data: bytes, at: int) -> tuple[Any, ...] | None:
-    """Returns the fields of a header that fits its checksum, or None.
+    """Returns the fields of a header that matches its checksum; None for any other bytes.
 
     Raises:
-        CorruptLogError: it was written by a newer program.
+        CorruptLogError: the header has another format, or unknown flags.
     """
     if len(data) - at < HEADER_BYTES:
         return None
@@ -288,14 +303,14 @@ def _decode_header(data: bytes, at: int) -> tuple[Any, ...] | None:
 
 
 def _damage(data: bytes, at: int, *, before: Mark) -> Damage:
-    """Returns the damage of the frame after `before`."""
+    """Describes the damage at the position where the frame after `before` should be."""
     zeros = not data[at:].lstrip(b"\0")
     reason = "only zeros follow" if zeros else _explain(data, at, before)
     return Damage(before.offset, reason)
 
 
 def _explain(data: bytes, at: int, before: Mark) -> str:
-    """Returns why the bytes at `at` are not the frame that follows `before`."""
+    """Returns the reason why the bytes at `at` are not the frame that follows `before`."""
     if len(data) - at < HEADER_BYTES:
         return "the frame is truncated"
     fields = _decode_header(data, at)
@@ -314,7 +329,7 @@ def _explain(data: bytes, at: int, before: Mark) -> str:
 def bytes_needed(data: bytes, end: Mark) -> int:
     """Returns the size of the incomplete frame after a mark, from its beginning in `data`.
 
-    Returns 0 if the frame is complete, or the bytes are no beginning of it.
+    Returns 0 if the frame is complete, or if the bytes are not the beginning of a frame.
     """
     try:
         need = check_frame(data, Position(end.seq + 1, end.offset))

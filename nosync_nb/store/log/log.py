@@ -1,14 +1,14 @@
 """The log: the durable order of everything that was committed, in one folder on one disk.
 
     folder/
-      generation, owner, lock           who may write (fencing.py)
+      generation, owner, lock           the process that may write (fencing.py)
       segment-GGGGGGGG-NNNNNNNN.log     the stream of frames (segments.py, frames.py)
       checkpoint-SEQ-GGGGGGGG.state     where reading may begin (checkpoint.py)
 
 The log numbers, chains, stores and returns bytes; the session interprets them. Promise: a frame
 whose `append` returned survives the death of the process. A frame up to `durable` survives a
-power loss. Recovery returns a prefix of the appended frames. Damage in them raises an error, and
-never returns other data.
+power loss. Recovery returns a prefix of the appended frames. If they are damaged, it raises an
+error, and never returns other data.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from nosync_nb.store.log.writer import Writer
 _NO_MARK = Mark(0, 0, b"")
 
 SYNC_DELAY_S = 0.002
-"""A delay leads to fewer syncs, so the syncing thread takes the interpreter less often (p95 of
-appends).
+"""The default delay of a sync. A delay reduces the number of syncs, so the syncing thread takes the
+interpreter less often. This shortens the slowest appends (p95).
 """
 
 
 class Log:
-    """A log that is open for writing or for following; made by `Log.open`."""
+    """A log that is open for writing or for following; created by `Log.open`."""
 
-    _closed = _owned = True  # before `__init__` has ended, there is nothing to release
+    _closed = _owned = True  # until `__init__` has ended, there is nothing to release
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Log:
         self.heads = [*recovered.heads, *(writer.segments[-1:] if writer else ())]
         self._checkpoint = recovered.checkpoint
         self._checkpoint_bytes = len(self.checkpoint or b"")
-        self._previous_mark: Mark | None = None  # of the checkpoint before the newest one
+        self._previous_mark: Mark | None = None  # the mark of the checkpoint before the newest one
         self._tail = recovered.tail.frames
         self._end = recovered.tail.end
         self._live = recovered.live
@@ -85,27 +85,27 @@ class Log:
         start: bool = True,
         further: Ask | None = None,
     ) -> Self:
-        """Opens a log, for writing by becoming its owner; makes it if it does not exist.
+        """Opens a log. For writing, this process becomes its owner and may create the log.
 
         Args:
-            takeover: replaces an owner that is alive, or may be.
+            takeover: if True, replaces an owner that is alive, or may be alive.
             files, machine: the disk and the host; tests pass simulated ones.
-            delay_s: how long a sync waits for more frames to share it, unless a caller waits.
+            delay_s: the time that a sync waits for more frames to share it, unless a caller waits.
             background: if False, nothing is synced until `sync` is called.
             start: if False, the new owner calls `start` later.
             further: returns frames from replicas that this disk may have lost.
 
         Raises:
-            FencedError: another process writes the log; the notes say what can be done.
-            CorruptLogError: something that was on disk is missing or damaged.
-            TrustError: others can write the folder.
+            FencedError: another process writes the log; the hint says what can be done.
+            CorruptLogError: data that were on disk are missing or damaged.
+            TrustError: other users can write the folder.
             DurabilityError: the folder cannot be written, or is not suitable for a log.
 
         Cost: 3 ms, and 5 us for each frame after the checkpoint.
         """
         disk, host = files or Files(), machine or HostIdentity()
         parent, name = os.path.split(os.path.abspath(path))
-        where = os.path.join(os.path.realpath(parent), name)  # links above are allowed
+        where = os.path.join(os.path.realpath(parent), name)  # because parent folders may be links
         folder.check_log_folder(disk, where, host, write=mode == "w")
         if mode == "r":
             words = ControlBlock(disk.mapped(os.path.join(where, "generation")))
@@ -165,23 +165,23 @@ class Log:
 
     @property
     def id(self) -> bytes:
-        """The id of this log, random and made with it; empty before it is made."""
+        """The random id of this log, which is drawn when the log is created; empty before that."""
         live = self._segments()
         return live[-1].log_id if live else b""
 
     @property
     def checkpoint(self) -> bytes | None:
-        """The state that the log was opened with, or None."""
+        """The payload of the checkpoint that the log was opened with; None without a checkpoint."""
         return self._checkpoint.payload if self._checkpoint else None
 
     @property
     def checkpoint_seq(self) -> int:
-        """The last frame that the newest checkpoint covers; 0 without a checkpoint."""
+        """The number of the last frame in the newest checkpoint; 0 without a checkpoint."""
         return self._checkpoint.mark.seq if self._checkpoint else 0
 
     @property
     def checkpoint_due(self) -> bool:
-        """True if the tail has grown so long that a checkpoint pays."""
+        """True if a checkpoint should be written; see `checkpoint.is_checkpoint_due`."""
         last, head = self._checkpoint.mark if self._checkpoint else _NO_MARK, self.head
         followed = head.seq - last.seq, head.offset - last.offset
         return checkpoint.is_checkpoint_due(*followed, self._checkpoint_bytes)
@@ -193,14 +193,14 @@ class Log:
 
     @property
     def durable(self) -> int:
-        """The last frame that is on disk."""
+        """The number of the last frame that is on disk."""
         if self._writer:
             return self._writer.durable.seq
         return min(self._words.durable(self._words.generation) or 0, self._end.seq)
 
     @property
     def generation(self) -> int:
-        """The generation that may write."""
+        """The generation whose owner may write."""
         return self._owner.generation if self._writer and self._owner else self._words.generation
 
     @property
@@ -219,12 +219,13 @@ class Log:
     def append(self, kind: int, payload: bytes) -> Position:
         """Writes one frame to the page cache and publishes it, or publishes nothing.
 
-        An interrupt inside leaves the frame either out, or in and published. If the call and the
-        next step belong together, the caller defers signals around both.
+        After an interrupt, the frame is either not in the log, or in the log; `publish_head` then
+        publishes it. If the call and the next step belong together, the caller defers signals
+        around both.
 
         Raises:
             FencedError: another process took over; the frame may be part of the log that it reads.
-            DurabilityError: the disk refused; the frame is no part of the log.
+            DurabilityError: the disk reported an error; the frame is not part of the log.
         """
         return self._require_writer().append(kind, payload)
 
@@ -233,20 +234,20 @@ class Log:
         self._require_writer().publish_head()
 
     def note(self, number: int) -> None:
-        """Leaves a number (below 2**44) for the next opening, which reads it as `last_note`.
+        """Records a number below 2**44 for the next opening, which reads it as `last_note`.
 
-        It survives a killed process. A power loss may lose it, and leave an older one.
+        It survives a killed process. After a power loss, an older number may be read.
         """
         if isinstance(self._words, WriterLease):
             self._words.note(number)
 
     def go_beyond(self, generation: int) -> None:
-        """Makes the next owner's generation later than one that a replica obeys."""
+        """Ensures that the next owner's generation is later than the one that a replica accepts."""
         if isinstance(self._words, WriterLease):
             self._words.go_beyond(generation)
 
     def sync(self, seq: int | None = None) -> None:
-        """Waits until a frame, or the last one, is on disk."""
+        """Waits until frame `seq` is on disk; without `seq`, until the last frame is."""
         self._require_writer().sync(seq)
 
     def check(self) -> None:
@@ -267,19 +268,23 @@ class Log:
         self._require_writer().stop(error)
 
     def on_durable(self, callback: Callable[[int], None]) -> None:
-        """Calls back with each new `durable`, from the syncing thread."""
+        """Registers a function that the syncing thread calls with each new value of `durable`."""
         self._require_writer().on_durable(callback)
 
     def read(self, position: Position) -> Frame:
-        """Reads and verifies one frame, however old."""
+        """Reads and verifies the frame at a position, even if it is old."""
         return self._frame_reader.frame(position, self._segments())
 
     def write_checkpoint(self, payload: bytes, position: Position | None = None) -> None:
-        """Stores the state as of a frame (the last one), durably; from any thread.
+        """Stores the state as of a frame durably; any thread may call it.
 
         The next opening begins there. Frames up to it are synced first. A checkpoint that could not
-        be read at this opening is deleted before: the state that the opening used instead is
-        complete, and the unread one may name files that are retired from now on.
+        be read at this opening is deleted before. It is not needed, because the state that the
+        opening used instead is complete. It must not be used later, because it may name files that
+        are retired from now on.
+
+        Args:
+            position: the frame; `None` means the last one.
         """
         writer = self._require_writer()
         mark = (
@@ -300,8 +305,9 @@ class Log:
     def trim(self) -> list[str]:
         """Deletes the segments that are not needed; returns their names.
 
-        They are before both retained checkpoints, and before the frames of short rewinds. The
-        oldest is deleted first, so that after a crash the links still lead to the remaining ones.
+        These are the segments before both retained checkpoints and before the frames of short
+        rewinds. The oldest is deleted first, so that after a crash the links still lead to the
+        remaining ones.
         """
         writer = self._require_writer()
         if self._previous_mark is None:
@@ -338,7 +344,7 @@ class Log:
     def close(self) -> None:
         """Syncs, records that the log was closed properly, and releases it for other processes.
 
-        In a forked child it does nothing, because the log is the parent's.
+        In a forked child it does nothing, because the log belongs to the parent.
         """
         if self._closed:
             return
@@ -362,7 +368,7 @@ class Log:
 
     @property
     def closed(self) -> bool:
-        """True if all steps of `close` are done; after an interrupt it must be called again."""
+        """True if all steps of `close` are done. After an interrupt, `close` must be repeated."""
         return self._closed
 
     def _require_writer(self) -> Writer:

@@ -1,4 +1,4 @@
-"""Reads and writes who owns a log, and tells if a process is still alive.
+"""Reads and writes the owner of a log, and determines if its process is still alive.
 
 A process is identified by host, boot, pid namespace, pid and start time: a pid alone may be reused
 after a restart, and denotes another process in another container. A process that has exited but was
@@ -25,7 +25,7 @@ from nosync_nb.files.filesystem import Files
 from nosync_nb.store.log.frames import FORMAT, check_format
 
 _BYTES_MAX = 1 << 16
-_CACHED_MAX = 16  # each worker that ships the log reads the same file
+_CACHED_MAX = 16  # because each worker that ships the log reads the same file
 _POLL_S = 0.02
 _NETWORK_FILE_SYSTEMS = (
     "nfs",
@@ -42,7 +42,7 @@ _NETWORK_FILE_SYSTEMS = (
 
 
 class ProcessIdentity(NamedTuple):
-    """One process, unique among all hosts; `started` in clock ticks since boot, 0 if unknown."""
+    """A process, unique among all hosts; `started` in clock ticks since boot, 0 if unknown."""
 
     host: str
     boot: str
@@ -52,10 +52,13 @@ class ProcessIdentity(NamedTuple):
 
 
 class HostIdentity:
-    """This host. Tests replace it to simulate another host, a restart, another time."""
+    """The host of this process; tests simulate another host, a restart or another time."""
 
     def identity(self) -> ProcessIdentity:
-        """Returns the identity of this process. Cost: some 20 us the first time in a process."""
+        """Returns the identity of this process.
+
+        Cost: about 20 us the first time in a process.
+        """
         return _identity(os.getpid())
 
     def now_ms(self) -> int:
@@ -63,7 +66,7 @@ class HostIdentity:
         return time.time_ns() // 1_000_000
 
     def changes(self, word: Callable[[], int], seconds: float) -> bool:
-        """Returns True as soon as a word changes, and False if it does not within some seconds."""
+        """Returns True as soon as a word changes; False if it does not change within `seconds`."""
         before, until = word(), time.monotonic() + seconds
         while word() == before:
             if time.monotonic() >= until:
@@ -72,7 +75,7 @@ class HostIdentity:
         return True
 
     def alive(self, other: ProcessIdentity) -> bool | None:
-        """Returns True if a process is alive; None if that cannot be known from this host."""
+        """Returns True if a process is alive; None if this cannot be determined on this host."""
         me = self.identity()
         if other.host != me.host:
             return None
@@ -85,7 +88,7 @@ class HostIdentity:
         return _start_ticks(other.pid) == other.started
 
     def file_system(self, path: str) -> str:
-        """Returns the type of the file system a path is on; "" if unknown."""
+        """Returns the type of the file system that contains a path; "" if unknown."""
         best = ("", "")
         path = os.path.realpath(path)
         for line in _read_text(os.path.realpath("/proc/self") + "/mountinfo").splitlines():
@@ -100,7 +103,7 @@ class HostIdentity:
         return best[1]
 
     def is_network(self, kind: str) -> bool:
-        """Returns True if locks and maps on such a file system do not reach other hosts."""
+        """Returns True if locks and maps on such a file system are not shared with other hosts."""
         return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.sshfs")
 
 
@@ -130,7 +133,7 @@ def _namespace() -> str:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Returns when a process started, in ticks since boot; None if it has exited."""
+    """Returns the start time of a process in ticks since boot; None if it has exited."""
     text = _read_text(f"/proc/{pid}/stat")
     fields = text[text.rfind(")") + 2 :].split()
     if len(fields) < 20 or fields[0] in "ZX":
@@ -149,7 +152,7 @@ def _pid_exists(pid: int) -> bool:
 
 
 class LastWriter(NamedTuple):
-    """The process that wrote the newest frames: host, boot, and if it closed the log."""
+    """The process that wrote the newest frames: its host and boot, and if it closed the log."""
 
     host: str = ""
     boot: str = ""
@@ -164,9 +167,10 @@ class LogLocation(NamedTuple):
     number: int = 0
 
     def folder_if_moved(self, files: Files, here: LogLocation) -> str | None:
-        """Returns the folder that the log is in, if it is another one that still exists; else None.
+        """Returns the recorded folder if `here` is a copy of it, and the log still exists there.
 
-        A folder that was moved keeps its file; a copied folder has a new one.
+        Returns None otherwise. A folder that was moved keeps its `generation` file; a copied folder
+        has a new one.
         """
         if not self.path or self[1:] == here[1:]:
             return None
@@ -189,9 +193,13 @@ def log_location(files: Files, folder: str) -> LogLocation:
 class LogOwner(NamedTuple):
     """The current or the last writer of a log.
 
-    `known` is a seq that was on disk when this was written. `closed` means that the owner closed
-    the log properly, with `known` as its last frame. An owner whose opening failed wrote no frame:
-    `wrote` is the last writer before it, whose frames are still the newest.
+    Attributes:
+        known: the number of a frame that was on disk when this was written.
+        closed: True if the owner closed the log properly, with `known` as its last frame.
+        released: True if other processes may open the log for writing.
+        wrote: the last writer before this owner. Its frames are still the newest if the opening of
+            this owner failed, because such an owner wrote no frame.
+        place: the location of the log.
     """
 
     identity: ProcessIdentity
@@ -205,14 +213,14 @@ class LogOwner(NamedTuple):
     place: LogLocation = LogLocation()
 
     def last(self, generation: int) -> LastWriter:
-        """Returns the writer of the newest frames, if the newest segment has this generation."""
+        """Returns the writer of the newest frames; `generation` is that of the newest segment."""
         if self.generation == generation:
             return LastWriter(self.identity.host, self.identity.boot, self.closed)
         return self.wrote
 
     @property
     def since(self) -> str:
-        """When it became the owner, as text for the user."""
+        """The time at which the process became the owner, as text for the user."""
         return datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
     def __str__(self) -> str:
@@ -254,7 +262,7 @@ def _decode_owner(data: bytes, path: str) -> LogOwner:
 
 
 def _known_fields(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the known fields: a later release may have added some to the same format."""
+    """Returns the known fields, because a later release may have added some to the same format."""
     return {key: value for key, value in fields.items() if key in kind._fields}
 
 
@@ -268,8 +276,8 @@ def write_owner(files: Files, folder: str, owner: LogOwner, *, named: bool = Tru
     """Writes the owner file durably.
 
     Args:
-        named: True if its name must be durable at once; otherwise the caller syncs the folder
-            later.
+        named: True if the name of the file must be durable at once; otherwise the caller syncs the
+            folder later.
     """
     nested = {key: getattr(owner, key)._asdict() for key in ("identity", "wrote", "place")}
     fields = {"format": FORMAT, **owner._asdict(), **nested}

@@ -1,4 +1,4 @@
-"""Finds the state of a log without changing it, and makes the segment of a new owner.
+"""Finds the state of a log without changing it, and creates the segment of a new owner.
 
 `recover_log` finds the newest checkpoint and the tail after it. `catch_up_tail` appends frames that
 the last owner acknowledged elsewhere and the local disk has lost. `begin_segment` is the only
@@ -15,11 +15,11 @@ is damaged, and nothing is dropped. The evidence is:
    complete, a gap cannot come from a power failure, and any later frame is evidence.
 
 Frames that were written and not synced are lost in a power failure. A folder that is restored from
-a copy ends where the copy was made. Replicas may have received more frames. The opening asks them
-if the last owner did not close the log, and the disk may differ from how that owner left it. The
-reply is bytes. They are accepted while they continue the log by number, offset and digest. They are
-written again into the new owner's segment, like all frames that are not known to be synced. So no
-existing file is changed, and a crash leaves the log as it was.
+a copy ends with the last frame of the copy. Replicas may have received more frames. The opening
+asks the replicas for these frames if the last owner did not close the log, and the disk may have
+changed since. Frames in the reply are accepted while they continue the log by number, offset and
+digest. They are written again into the new owner's segment, like all frames that are not known to
+be synced. So no existing file is changed, and a crash leaves the log as it was.
 
 Failure: 1. The reply contains frames of a later owner, which continued the log elsewhere. 2. This
 owner would continue the log beside it. Hence only frames of the last owner of this folder are
@@ -47,7 +47,14 @@ _HINT = "restore the file from a copy; nothing in the segments was changed"
 
 
 class LogTail(NamedTuple):
-    """The frames after a mark; `durable` is the last of them known to be on disk."""
+    """The frames after a mark.
+
+    Attributes:
+        end: the mark after the last frame.
+        durable: the mark after the last frame that is known to be on disk.
+        pieces: the bytes that were read, each piece with its offset in the stream.
+        notes: messages to report.
+    """
 
     frames: list[Frame]
     end: Mark
@@ -76,7 +83,11 @@ def read_tail(
     strict: bool = False,
     upto: int | None = None,
 ) -> LogTail:
-    """Reads and verifies everything after `start`, or only to the offset `upto`.
+    """Reads and verifies everything after `start`, or only up to the offset `upto`.
+
+    Args:
+        known: the number of the last frame that is known to be on disk.
+        strict: True if any later frame is evidence that a gap is damage; see the module.
 
     Raises:
         CorruptLogError: a frame that was on disk is missing or damaged; names file and offset.
@@ -108,7 +119,7 @@ def read_tail(
 
 
 def tail_holds(files: Files, folder: str, chain: Chain, mark: Mark) -> bool:
-    """Returns True if the frame that ends at `mark` is in the log, by its digest."""
+    """Returns True if the frame that ends at `mark` is in the log, according to its digest."""
     for segment in reversed(chain.live):
         if segment.start.offset == mark.offset:
             return segment.start == mark
@@ -146,7 +157,7 @@ def _notes_or_damage(
     known: int,
     strict: bool,
 ) -> list[str]:
-    """Decides if the bytes after `end` may be dropped; returns the notes to report."""
+    """Returns the notes about ignored bytes after `end`; raises CorruptLogError for damage."""
     later, durable = 0, known
     for origin, data in pieces[-1:]:
         later, stated = frames.proves(data, origin, end)
@@ -180,7 +191,7 @@ def _break_position(chain: Chain, cut: int, end: Mark) -> tuple[str, int]:
 
 
 def _evidence(files: Files, folder: str, name: str, end: Mark) -> tuple[int, int]:
-    """Returns (later frames, greatest `durable`) of a segment that is cut off."""
+    """Returns the number of later frames in a detached segment, and the greatest `durable`."""
     data = files.read(os.path.join(folder, name))
     segment = segments.decode_header(data)
     body = data[segments.HEADER_BYTES :]
@@ -191,7 +202,7 @@ def _evidence(files: Files, folder: str, name: str, end: Mark) -> tuple[int, int
 
 
 def _mark_up_to(seq: int, start: Mark, verified: list[Frame]) -> Mark:
-    """Returns the mark after frame `seq`, or the nearest of those that were read."""
+    """Returns the mark after frame `seq`, or the nearest mark among those that were read."""
     if seq <= start.seq or not verified:
         return start
     return verified[min(seq - start.seq, len(verified)) - 1].end
@@ -201,11 +212,13 @@ NOTHING = Mark(0, 0, b"")
 
 
 class RecoveredLog(NamedTuple):
-    """The newest checkpoint that fits, the frames after it, and the notes to report.
+    """The newest checkpoint that fits the log, the frames after it, and the notes to report.
 
-    `clean`: the last owner closed the log properly and all its frames are present. `noted` is the
-    last number that it left (`Log.note`), 0 if it is not known. `unread` are newer checkpoints that
-    could not be read now. `heads` are the headers of all segments, part of the log or not.
+    Attributes:
+        clean: True if the last owner closed the log properly and all its frames are present.
+        noted: the last number that this owner recorded (`Log.note`); 0 if it is not known.
+        unread: the names of newer checkpoints that could not be read.
+        heads: the headers of all segments, including those that are not part of the log.
     """
 
     checkpoint: Checkpoint | None
@@ -229,11 +242,12 @@ def recover_log(
 ) -> RecoveredLog:
     """Finds the newest checkpoint and verifies the tail after it.
 
-    With `follow`, if the owner may still be writing, only the frames that it has published are
-    read.
+    Args:
+        follow: if True and the owner may still be writing, only the frames that it has published
+            are read.
 
     Raises:
-        CorruptLogError: something that was on disk is missing or damaged.
+        CorruptLogError: data that were on disk are missing or damaged.
     """
     me = machine.identity()
     names = files.names(folder)
@@ -261,7 +275,7 @@ def recover_log(
 def _read_headers(
     files: Files, folder: str, names: Sequence[str], live: Sequence[Segment]
 ) -> list[Segment]:
-    """Returns the headers of all segments; those of the log are read already."""
+    """Returns the headers of all segments; those of live segments are not read again."""
     live_headers = {one.key: one for one in live}
     headers = (
         live_headers.get(k) or segments.read_header(files, folder, k)
@@ -279,7 +293,7 @@ def begin_segment(
     delay_s: float,
     background: bool,
 ) -> Writer:
-    """Makes the segment of a new owner, with all frames that are not known to be synced."""
+    """Creates the segment of a new owner, with all frames that are not known to be synced."""
     start, live = recovered.tail.durable, recovered.live
     word = os.urandom(segments.WORD_BYTES)
     if live:
@@ -304,7 +318,7 @@ def begin_segment(
 
 
 def _obsolete_checkpoints(names: Sequence[str], state: Checkpoint | None) -> list[str]:
-    """Returns the checkpoints before the one that is used if this one cannot be read.
+    """Returns the checkpoints that are older than the one before the current checkpoint.
 
     Failure: 1. The writer of a checkpoint dies before it deletes the oldest of three. 2. The next
     opening deletes the files that the other two do not name. 3. A later opening falls back to the
@@ -317,7 +331,7 @@ def _obsolete_checkpoints(names: Sequence[str], state: Checkpoint | None) -> lis
 
 
 def _last_durable(words: ControlBlock, names: Sequence[str]) -> int:
-    """Returns the last seq that the newest generation recorded as on disk; 0 if unknown."""
+    """Returns the last frame that the newest generation recorded as being on disk; 0 if unknown."""
     return words.durable(_newest_generation(names)) or 0
 
 
@@ -330,10 +344,11 @@ def _newest_generation(names: Sequence[str]) -> int:
 def newest_checkpoint(
     files: Files, folder: str, names: Sequence[str]
 ) -> tuple[Checkpoint | None, Chain, list[str], list[str]]:
-    """Returns the newest checkpoint that is whole and belongs to this history.
+    """Returns the newest checkpoint that is undamaged and belongs to this history.
 
-    Returns as well the names of those that could not be read, which a later opening may succeed to
-    read, and the notes to report.
+    Returns:
+        the checkpoint, or None; the chain of segments; the names of newer checkpoints that could
+        not be read now, but may be readable later; the notes to report.
     """
     unread: list[str] = []
     notes: list[str] = []
@@ -365,14 +380,14 @@ def leftover_files(state: Checkpoint, live: Sequence[Segment]) -> bool:
 
 
 class CaughtUpFrames(NamedTuple):
-    """The bytes of frames after a mark, and a function that describes the accepted frames."""
+    """The bytes of frames after a mark, and a function that returns a note on accepted frames."""
 
     data: bytes
     told: Callable[[list[Frame]], str]
 
 
 Ask = Callable[[Segment, Mark], CaughtUpFrames | None]
-"""Returns the frames of the owner of a segment, the newest one, that replicas have after a mark."""
+"""Returns the frames after a mark that replicas have from the owner of the newest segment."""
 
 
 def may_lack_frames(recovered: RecoveredLog, lease: WriterLease, machine: HostIdentity) -> bool:

@@ -1,9 +1,9 @@
 """Segments: the files that contain the stream of frames, and the links between them.
 
 A segment contains a piece of the stream that starts at `base`. Its header names the previous
-segment, which ends where this one begins, whatever else its file contains: bytes that a fenced
-owner or a failed write left after `base` are no part of the log. So the header of its successor
-seals a segment and cuts off a torn tail; no file is ever truncated or overwritten.
+segment, which ends where this one begins, even if its file continues: bytes that a fenced owner or
+a failed write left there are not part of the log. So the header of its successor seals a segment
+and cuts off a torn tail. No file is ever truncated or overwritten.
 
 IMPORTANT: a segment that carries rewritten frames appears under its name at once (written and
 synced under another name, then renamed): otherwise a killed kernel would hide frames that the
@@ -26,10 +26,12 @@ from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log.frames import FORMAT, Mark, check_format
 
 SEGMENT_BYTES_MAX = 2 << 20
-"""A short rewind reads whole segments, newest first: some thousand short frames in each."""
+"""The maximum size of a segment. A short rewind reads whole segments, newest first, and a full
+segment contains thousands of short frames.
+"""
 
 NEAR_FRAMES = 1024
-"""So many of the newest frames are retained for short rewinds, whatever checkpoints cover."""
+"""The number of newest frames that are retained for short rewinds, even below a checkpoint."""
 
 HEADER_BYTES = 128
 
@@ -38,18 +40,20 @@ WORD_BYTES = 8
 
 _HEADER = struct.Struct("<8sHHI16sQQQQ16sQQQ8s8s")
 _CRC = struct.Struct("<I4x")
-_CACHED_MAX = 1 << 12  # each listing of a folder parses the same names
-_HEADERS_MAX = 1 << 8  # and following the links decodes the same headers
+_CACHED_MAX = 1 << 12  # because each listing of a folder parses the same names
+_HEADERS_MAX = 1 << 8  # because following the links decodes the same headers
 _NAME = re.compile(r"segment-(\d{8})-(\d{8})\.log\Z")
 
 
 class Segment(NamedTuple):
     """The header of a segment.
 
-    `start` is the mark before its first frame. `durable` is the last seq known to be on disk when
-    the segment was made. `before` is (generation, number) of its predecessor, or None. `word` is
-    the random word of its owner, and `word_before` that of the predecessor's owner: they
-    distinguish two owners of the same generation.
+    Attributes:
+        start: the mark before its first frame.
+        before: the generation and the number of its predecessor, or None.
+        durable: the last seq that was known to be on disk when the segment was created.
+        word: the random word of its owner; it distinguishes two owners of the same generation.
+        word_before: the random word of the predecessor's owner.
     """
 
     log_id: bytes
@@ -63,7 +67,7 @@ class Segment(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """Generation and number; a successor refers to it by them."""
+        """Generation and number: a successor refers to this segment by them."""
         return self.generation, self.number
 
     @property
@@ -90,7 +94,7 @@ def _path_of(folder: str, which: tuple[int, int]) -> str:
 def next_segment_name(
     live: Sequence[Segment], start: Mark, generation: int, durable: int, word: bytes
 ) -> Segment:
-    """Returns the header of the segment that continues at `start`, after some of `live`.
+    """Returns the header of the segment that continues at `start`, after one of `live`.
 
     Its predecessor is the last one that contains bytes before `start`: a later one may never have
     reached the disk.
@@ -121,7 +125,7 @@ def _key_of(name: str) -> tuple[int, int] | None:
 
 
 def encode_header(segment: Segment) -> bytes:
-    """Returns the header."""
+    """Returns the bytes of a header."""
     before = segment.before or (0, 0)
     start = segment.start
     fields = _HEADER.pack(
@@ -162,7 +166,7 @@ def decode_header(data: bytes) -> Segment | None:
 def create_segment(
     files: Files, folder: str, segment: Segment, frames: Sequence[bytes] = (), *, sync: bool
 ) -> File:
-    """Makes a segment's file, which appears with its header and `frames` at once.
+    """Creates a segment's file, which appears under its name with its header and `frames` at once.
 
     With `sync`, the file and its name are on disk on return.
     """
@@ -196,9 +200,12 @@ def discard_segment(files: Files, file: File) -> None:
 
 
 class Chain(NamedTuple):
-    """The live segments, ascending, and those that should follow them but are cut off.
+    """The live segments, and those that should follow them but are cut off.
 
-    `missing` names the file whose absence or damage separates the two.
+    Attributes:
+        live: the live segments, ascending.
+        detached: the names of the segments that are cut off.
+        missing: the name of the file whose absence or damage separates the two.
     """
 
     live: list[Segment]
@@ -209,9 +216,10 @@ class Chain(NamedTuple):
 def linked_segments(files: Files, folder: str, names: Sequence[str], *, since: int = 0) -> Chain:
     """Follows the links back from the newest segment to the one that contains offset `since`.
 
-    Segments that are not linked (of a fenced owner) are no part of the log. If a link leads to a
-    missing or unreadable file, the segments after it are detached, and the search continues with
-    the next older file: after a power failure unsynced segments look like that.
+    Segments that are not linked, such as those of a fenced owner, are not part of the log. If a
+    link leads to a missing or unreadable file, the segments after it are detached, and the search
+    continues with the next older file. This is the state after a power failure that lost unsynced
+    segments.
     """
     candidates = segment_names(names)
     detached: list[str] = []
@@ -233,7 +241,8 @@ def previous_segments(
 ) -> tuple[list[Segment], tuple[int, int] | None]:
     """Follows the links from one segment back to the one that contains offset `since`.
 
-    Returns the segments, ascending, and the link that leads to no readable file, or None.
+    Returns:
+        the segments, ascending; and the link that leads to no readable file, or None.
     """
     path: list[Segment] = []
     while which is not None:
@@ -266,7 +275,7 @@ def superseded_segments(
 
 
 def read_header(files: Files, folder: str, which: tuple[int, int]) -> Segment | None:
-    """Reads the header of a segment; None if it is missing, damaged or under a wrong name."""
+    """Reads the header of a segment; None if it is missing, damaged, or has another name."""
     try:
         file = files.open(_path_of(folder, which))
     except DurabilityError as error:

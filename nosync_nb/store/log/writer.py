@@ -1,16 +1,15 @@
 """Appends frames to the page cache in the calling thread, and syncs them in another thread.
 
 Design. `append` builds the frame, writes it with one system call, checks the generation and
-publishes it: from then on it survives a killed process. A thread syncs all frames that were written
-since, in one go, and raises `durable`: from then on they survive a power failure. Frames are kept
-in memory until then.
+publishes it. Then the frame survives a killed process. A thread syncs all new frames together, and
+raises `durable`. Then they survive a power failure. Until then the frames are retained in memory.
 
 Failure. 1. A write fails and leaves part of a frame behind. 2. A sync fails and leaves pages that
 may not have reached the disk, and the next sync reports success for them. In either case the
-segment is sealed: a new one is made that begins at the last durable mark and repeats every frame
-since. `durable` rises only after that segment is synced with its name. While the disk refuses even
-that, `append` and `sync` raise DurabilityError and each call tries again, so the log resumes when
-the disk does.
+segment is sealed: a new one is created that begins at the last durable mark and repeats every later
+frame. `durable` rises only after that segment is synced with its name. While the disk cannot do
+even that, `append` and `sync` raise DurabilityError and each call tries again. So the log resumes
+when the disk works again.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """The writing end of a log, from a segment that was just made.
+    """The writing end of a log, which begins with a newly created segment.
 
-    Invariants: `durable <= head`. `_unsynced` holds exactly the frames in between. `_published`
+    Invariants: `durable <= head`. `_unsynced` contains exactly the frames in between. `_published`
     equals the head once readers and the thread were notified of it. `_file` is the file of the last
-    of `_live`, and `_rotated` are those before it that are not synced. A sync uses the files in
-    `_syncing`. Those in `_replaced` are to be closed.
+    segment in `_live`, and `_rotated` contains the files of earlier segments that are not synced. A
+    sync uses the files in `_syncing`. Those in `_replaced` are to be closed.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Writer:
 
         Raises:
             FencedError: another process took over; the frame may be part of the log that it reads.
-            DurabilityError: the disk refused; the frame is no part of the log.
+            DurabilityError: the disk reported an error; the frame is not part of the log.
 
         Cost: one system call; 6 us for 500 bytes.
         """
@@ -123,9 +122,9 @@ class Writer:
                 self._unsynced.append((end, frame))
                 self._head = end
             except BaseException as error:
-                # IMPORTANT: also an interrupt. The next segment replaces any bytes after the
-                # head, be it a part of a frame or a segment that was begun. Further frames in
-                # this one would be at offsets that no reader reads.
+                # IMPORTANT: this includes interrupts. The next segment replaces any bytes after
+                # the head, such as a part of a frame or a segment that was begun. Further frames
+                # in this segment would be at offsets that no reader reads.
                 self._record_failure(error)
                 self._retry = self._fenced is None
                 self._wake_up.notify()
@@ -138,7 +137,7 @@ class Writer:
         return Position(end.seq, head.offset)
 
     def publish_head(self) -> None:
-        """Publishes the head and notifies the syncing thread, if an interrupted append has not."""
+        """Publishes the head and notifies the syncing thread, if an interrupted append did not."""
         if self._published is self._head:
             return
         with self._lock:
@@ -148,10 +147,11 @@ class Writer:
                 self._wake_up.notify()
 
     def sync(self, seq: int | None = None) -> None:
-        """Waits until a frame (the last one) is on disk.
+        """Waits until frame `seq` is on disk; without `seq`, until the last frame is.
 
         Raises:
-            DurabilityError: the disk refuses; the frame is in memory and in the page cache.
+            DurabilityError: the disk reports an error; the frame is in memory and in the page
+                cache.
         """
         self._lease.check_process()
         target = self._head.seq if seq is None else min(seq, self._head.seq)
@@ -181,7 +181,7 @@ class Writer:
             raise self._fenced_error()
 
     def stop(self, error: FencedError) -> None:
-        """Refuses all further writes: another process owns the log elsewhere."""
+        """Refuses all further writes, because another process owns the log elsewhere."""
         with self._lock:
             self._stopped = self._stopped or error
             self._record_failure(error)
@@ -189,17 +189,17 @@ class Writer:
             self._progress.notify_all()
 
     def _fenced_error(self) -> FencedError:
-        """Returns the error of an owner that may not continue."""
+        """Returns the error for an owner that may not continue."""
         if self._stopped is None:
             return self._lease.fenced()
         return FencedError(str(self._stopped), hint=self._stopped.hint)
 
     def on_durable(self, callback: Callable[[int], None]) -> None:
-        """Calls back with each new durable seq, from the syncing thread; must be quick."""
+        """Registers a quick function that the syncing thread calls with each new durable seq."""
         self._callbacks.append(callback)
 
     def start_segment(self) -> None:
-        """Makes the next frame begin a segment, unless this one is short.
+        """Lets the next frame begin a new segment, unless the current one is short.
 
         Otherwise the frames that a checkpoint has just covered could not be deleted until the
         segment is full.
@@ -212,6 +212,7 @@ class Writer:
         """Returns the segments of the chain that are not needed, and removes them from `segments`.
 
         Args:
+            chain: the segments in ascending order, up to the segment of the head.
             covered: the offset up to which checkpoints cover all frames.
         """
         older = segments.superseded_segments(chain, covered, self._head, 2 * SEGMENT_BYTES_MAX)
@@ -220,7 +221,7 @@ class Writer:
         return older
 
     def _drop_segments(self, offset: int) -> None:
-        """Removes segments before the one that contains an offset; all of it is on disk.
+        """Removes from `_live` the segments before the one that contains a durable offset.
 
         One more is retained, because a repair needs a predecessor for the segment that it keeps.
         """
@@ -239,7 +240,7 @@ class Writer:
         close_all([*self._replaced, *self._rotated, self._file])
 
     def _run(self) -> None:
-        """The thread: syncs new frames, and counts heartbeats."""
+        """The syncing thread: syncs new frames, and counts heartbeats."""
         while True:
             with self._lock:
                 while not self._closed and not self._has_work():
@@ -404,7 +405,7 @@ class Writer:
         )
 
     def _continue_in(self, live: list[Segment], file: File) -> None:
-        """Makes the last of the live segments the one to append to.
+        """Makes the last of the live segments the current one.
 
         IMPORTANT: the list is one assignment, and the first one. A segment that is on disk and not
         in the list would be followed by another one with its number, or with a lower one.

@@ -1,1 +1,1 @@
-"""The content of frames and checkpoints, and which files it refers to."""
+"""The content of frames and checkpoints, and the files that it references."""

@@ -1,8 +1,8 @@
 """Lists the files of rows that frames and checkpoints name, and which of them replicas must hold.
 
-`named_files` is the only walk over these references. The opening, the keeper, the verification and
-a restore derive from it what they need: names, sizes with digests, the numbers that reference a
-file, or its epochs.
+Only `named_files` enumerates these references. Opening, replication, verification and restore
+derive from them what they need: names, sizes with digests, the numbers of the logs and traces that
+reference a file, or its epochs.
 
 A stage at durability level `disk` needs nothing on replicas, because it can be recomputed. The same
 holds for a stage that is demoted under a backlog, until the backlog falls
@@ -20,7 +20,8 @@ Each replica has a worker that reads the log on its own, and a recovery reads th
 replica. So the same bytes would be decoded once for each replica. The results for small frames and
 checkpoints are cached, because they depend on the bytes alone.
 
-Memory: `_CACHED_MAX` frames and as many checkpoints, of `_SMALL_BYTES` each at most.
+Memory: at most `_CACHED_MAX` frames and `_CACHED_MAX` checkpoints, each from at most `_SMALL_BYTES`
+of payload.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _PACKED = -1  # referenced by a pack, for many traces
 NO_NUMBERS: frozenset[int] = frozenset()
 
 Namers = Mapping[str, AbstractSet[int]]
-"""By file, the logs and traces that reference it."""
+"""The numbers of the logs and traces that reference each file, by the name of the file."""
 
 _SMALL_BYTES = 1 << 13
 _CACHED_MAX = 1 << 8
@@ -56,7 +57,7 @@ class FileReference(NamedTuple):
     """A file of rows that a log names.
 
     Attributes:
-        size, digest: None for a part that only a pack references.
+        size, digest: `None` for a part that only a pack references.
     """
 
     name: str
@@ -64,18 +65,19 @@ class FileReference(NamedTuple):
     digest: str | None = None
 
     def held_in(self, sizes: Mapping[str, int]) -> bool:
-        """Returns True if a copy with files of those sizes has this file."""
+        """Returns True if a copy that has files of these sizes, by name, contains this file."""
         return self.name in sizes and self.size in (None, sizes[self.name])
 
 
 class NamedFile(NamedTuple):
-    """One place where a checkpoint or an entry of a frame names a file of rows.
+    """One reference to a file of rows, in a checkpoint or in an entry of a frame.
 
     Attributes:
-        size, digest: None for a part that only a pack references.
-        number: the log or the trace whose rows it has; None: a pack, or a part that one references.
+        size, digest: `None` for a part that only a pack references.
+        number: the log or the trace that has the rows; `None` for a pack, or for a part that a pack
+            references.
         epochs: the epochs of its rows.
-        log: the number of the trace's log, if a checkpoint names it.
+        log: the number of the log that feeds the trace, if a checkpoint contains the reference.
     """
 
     name: str
@@ -89,14 +91,14 @@ class NamedFile(NamedTuple):
 def named_files(
     meta: Mapping[str, Any], changes: Mapping[int, Sequence[tuple[int, PayloadEntry]]]
 ) -> Iterator[NamedFile]:
-    """Yields the files that a checkpoint and entries of frames name, once for each place.
+    """Yields the files that a checkpoint and entries of frames name, once for each reference.
 
     Args:
         meta: the checkpoint's JSON; empty without one.
         changes: the entries, see `payloads.entries_by_log`.
 
     Raises:
-        CorruptLogError: a reference makes no sense.
+        CorruptLogError: a reference is invalid.
     """
     with guarded_decoding("a checkpoint"):
         for number, (log, _, layers) in meta.get("layers", {}).items():
@@ -138,7 +140,7 @@ def check_history(payload: Payload, packs: str, files: Files) -> None:
         packs: the folder of the log's history; no file in it is opened.
 
     Raises:
-        CorruptLogError: the format is not known, or the history makes no sense.
+        CorruptLogError: the format is unknown, or the history is invalid.
     """
     manifest = payload.meta.get("history")
     if manifest is not None:
@@ -148,7 +150,7 @@ def check_history(payload: Payload, packs: str, files: Files) -> None:
 
 def local_numbers(catalog: Mapping[str, Stage], graph: Graph) -> frozenset[int]:
     """Returns the numbers that only stages at the levels `disk` and `memory` use."""
-    # runs for each stage at each definition, where a function call would take ten times as long
+    # inline, because it runs for each stage at each definition: a call would take ten times as long
     candidates = (
         n for n, s in catalog.items() if s.options.persist == DISK or s.scaled is not None
     )
@@ -162,7 +164,7 @@ def recorded_requirement(
     """Returns the JSON that records local numbers in a definition or a checkpoint.
 
     Args:
-        history: for a checkpoint; its packs reference files.
+        history: the history of a checkpoint, whose packs reference files; `None` for a definition.
     """
     if not numbers:
         return {}
@@ -173,7 +175,7 @@ def recorded_requirement(
 
 
 class ReplicationRequirement(NamedTuple):
-    """The record in a definition or a checkpoint.
+    """The local numbers that a definition or a checkpoint records.
 
     Attributes:
         numbers: the local numbers.
@@ -191,7 +193,7 @@ def requirement_of(payload: Payload) -> ReplicationRequirement | None:
     """Returns the record of local numbers in a payload; None if it is no definition or checkpoint.
 
     Raises:
-        CorruptLogError: the record makes no sense.
+        CorruptLogError: the record is invalid.
     """
     if "catalog" not in payload.meta:
         return None
@@ -215,8 +217,8 @@ class RequirementHistory:
 
     Attributes:
         numbers: the current local numbers.
-        since: for numbers that were local, the offset in the stream where they became required. A
-            copy that ends before it may lack their files.
+        since: for numbers that are no longer local, the offset in the stream where they became
+            required. A copy that ends before this offset may lack their files.
     """
 
     def __init__(self) -> None:
@@ -228,11 +230,11 @@ class RequirementHistory:
         return NO_NUMBERS if self._latest is None else self._latest.numbers
 
     def add_checkpoint_record(self, said: ReplicationRequirement | None) -> None:
-        """Takes the record of a checkpoint; the newest checkpoint comes first."""
+        """Adds the record of a checkpoint; it is ignored if a newer checkpoint had a record."""
         self._latest = self._latest or said
 
     def follow(self, said: ReplicationRequirement, end: int) -> None:
-        """Takes the record of a frame that ends at an offset of the stream."""
+        """Adds the record of the next frame, which ends at the offset `end` of the stream."""
         self.since.update(dict.fromkeys(self.numbers - said.numbers, end))
         for number in said.numbers & self.since.keys():
             del self.since[number]
@@ -245,7 +247,8 @@ def namers_of(
     """Returns the numbers that reference each file.
 
     Args:
-        requirement: the record of a checkpoint, which knows the numbers for parts of packs.
+        requirement: the record of a checkpoint, which contains the numbers that reference parts
+            through packs.
     """
     packed = (requirement or NO_REQUIREMENT).files
     namers: dict[str, set[int]] = {}
@@ -256,7 +259,12 @@ def namers_of(
 
 
 def ships_last(numbers: AbstractSet[int], named: Iterable[Namers]) -> frozenset[str]:
-    """Returns the files, among all that are referenced, that only local numbers reference."""
+    """Returns the files that only local numbers reference.
+
+    Args:
+        numbers: the local numbers.
+        named: all references of the log.
+    """
     if not numbers:
         return frozenset()
     namers: dict[str, set[int]] = {}
@@ -271,14 +279,16 @@ class ExpectedFile(NamedTuple):
 
     Attributes:
         name: a plain file name.
-        size, digest: as the log records them; None: only a pack references the file, and records
-            them.
-        traces: its rows belong to traces with these numbers; empty: many.
+        size, digest: the values that the log records; `None` if only a pack references the file,
+            and records them.
+        traces: the numbers of the logs and traces that have the rows; empty if these are unknown,
+            as for packs.
         epochs: the epochs of its rows.
         after: log offset from which a replica must hold this file: the end of the frame that names
-            it. For a file that only a checkpoint names it is the end of the frames before the
+            it. For a file that only a checkpoint names, it is the end of the frames before the
             checkpoint.
-        current: True if the newest checkpoint or a later frame names it, not only the one before.
+        current: True if the newest checkpoint or a later frame names it; False if only the previous
+            checkpoint does.
         framed: True if a frame names it. A file that only a checkpoint names is shipped after it.
     """
 
@@ -292,7 +302,10 @@ class ExpectedFile(NamedTuple):
     framed: bool = False
 
     def with_required_offset(self, spoken: RequirementHistory) -> ExpectedFile:
-        """Returns this file with the log offset at which its traces became required again."""
+        """Returns this file with a later offset if its traces became required after it was named.
+
+        The file is unchanged if one of its traces was required all the time.
+        """
         since = [spoken.since[n] for n in self.traces if n in spoken.since]
         if not since or self.traces - spoken.numbers - spoken.since.keys():
             return self
@@ -301,7 +314,7 @@ class ExpectedFile(NamedTuple):
     def joined(self, other: ExpectedFile) -> ExpectedFile:
         """Returns this file combined with a second reference to it.
 
-        The second reference may hold the rows in another order, or be of a checkpoint.
+        The second reference may be of a trace with another order of the rows, or of a checkpoint.
         """
         current, framed = self.current or other.current, self.framed or other.framed
         after = min(each.after for each in (self, other) if each.framed == framed)
@@ -322,14 +335,14 @@ class ExpectedFile(NamedTuple):
 def expected_files(
     named: Iterable[NamedFile], after: int, *, current: bool = True, framed: bool = False
 ) -> Iterator[ExpectedFile]:
-    """Yields named files as a verification expects them; see `ExpectedFile`."""
+    """Yields named files in the form that a verification expects; see `ExpectedFile`."""
     for name, size, digest, number, epochs, log in named:
         traces = frozenset(each for each in (number, log) if each is not None)
         yield ExpectedFile(name, size, digest, traces, epochs, after, current, framed)
 
 
 def stages_of(meta: dict[str, Any]) -> dict[int, str]:
-    """Returns the names of stages by the numbers of their logs and traces in a catalog."""
+    """Returns the name of the stage for each number of a log or trace in a catalog."""
     stages = {}
     for node in meta.get("catalog", {}).get("nodes", ()):
         name = node["name"]
@@ -344,7 +357,7 @@ class FrameFiles(NamedTuple):
 
     Attributes:
         namers: the logs and traces that reference each file.
-        said: the record of local numbers; None if the frame has none.
+        said: the record of local numbers; `None` if the frame has none.
     """
 
     epoch: int
@@ -354,7 +367,7 @@ class FrameFiles(NamedTuple):
 
 
 class CheckpointFiles(NamedTuple):
-    """The same for a checkpoint, with the owners of the log before it."""
+    """The epoch of a checkpoint, its files, and the owners before it. Cached: must not change."""
 
     epoch: int
     files: Mapping[str, FileReference]
@@ -367,7 +380,7 @@ def files_of_frame(payload: bytes | memoryview) -> FrameFiles:
     """Returns the files that the payload of a frame names.
 
     Raises:
-        CorruptLogError: the payload makes no sense.
+        CorruptLogError: the payload is invalid.
     """
     if isinstance(payload, bytes) and len(payload) <= _SMALL_BYTES:
         return _cached_frame(payload)
@@ -378,7 +391,7 @@ def files_of_checkpoint(payload: bytes) -> CheckpointFiles:
     """Returns the files that the payload of a checkpoint names.
 
     Raises:
-        CorruptLogError: the payload makes no sense.
+        CorruptLogError: the payload is invalid.
     """
     return (_cached_checkpoint if len(payload) <= _SMALL_BYTES else _decode_checkpoint)(payload)
 

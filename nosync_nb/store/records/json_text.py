@@ -4,15 +4,16 @@ A definition writes the whole catalog and changes one stage of it. The unchanged
 encoded again.
 
 The header of a frame lists the additions to the log format that its reader must know (`needs`). The
-number of the format describes the layout of bytes, and does not change. Later additions go
-where there is room, under one of two rules:
+number of the format describes the layout of bytes, and does not change. Each later addition follows
+one of two rules:
 
-    may be ignored       a key of a JSON object that does not change the meaning of any other; the
-                         rest of a block of words. A reader that does not know it skips it, and
-                         reads everything else.
-    must be known        it changes what the rest means: a kind of frame or of entry, a flag of a
-                         header, or a key that `needs` of the same object lists. A reader that does
-                         not know it refuses the log with one message, and changes nothing.
+    may be ignored       a key of a JSON object that does not change the meaning of any other key,
+                         or unused words at the end of a block. A reader that does not know the
+                         addition skips it, and reads everything else.
+    must be known        an addition that changes the meaning of the rest: a kind of frame or of
+                         entry, a flag of a header, or a key that `needs` of the same object lists.
+                         A reader that does not know it refuses the log with one message, and
+                         changes nothing.
 
 Failure: 1. A later program stores rows in a way that an older one does not know. 2. The older one
 reads the log without these rows, and writes a checkpoint of the others. 3. It deletes the files
@@ -39,13 +40,12 @@ INTERVALS = "intervals"
 """
 
 CODED = "coded"
-"""Parts with dictionary-encoded columns: a reader that does not know them takes them for damaged.
-"""
+"""Parts with dictionary-encoded columns: a reader that does not know these would report damage."""
 
 _CODED = part_file.CODED.encode()
 
 KNOWN: frozenset[str] = frozenset((INTERVALS, CODED))
-"""The features that this program knows. Format 1 as it was frozen needs none."""
+"""The features that this program knows. The original format 1 needs none of them."""
 
 
 def required_features(catalog: Mapping[str, Any]) -> list[str]:
@@ -72,7 +72,7 @@ def check_features(needs: Any) -> None:
 
     Raises:
         CorruptLogError: a feature is not known; the message names it.
-        TypeError: `needs` is no list of names.
+        TypeError: `needs` is not a list of names.
     """
     for each in needs:
         if each not in KNOWN:
@@ -80,7 +80,7 @@ def check_features(needs: Any) -> None:
 
 
 def unknown_feature_error(what: str) -> CorruptLogError:
-    """Returns the error for an addition that must be known and is not."""
+    """Returns the error for an addition that the reader must know, but does not know."""
     return CorruptLogError(
         f"the log has {what}, which this program does not know",
         hint="upgrade nosync; nothing was changed",
@@ -97,7 +97,7 @@ def compact_json(value: Any) -> str:
 
 
 class JsonPiece(dict[str, Any]):
-    """A JSON object that must not change any more, and its text."""
+    """A JSON object with its cached text. It must not change."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
@@ -105,7 +105,7 @@ class JsonPiece(dict[str, Any]):
 
 
 class CatalogText(dict[str, Any]):
-    """A JSON object of lists of pieces and of plain values, which must not change, and its text."""
+    """A JSON object of lists of pieces and of plain values, with its text. It must not change."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__(content)
@@ -119,7 +119,7 @@ def catalog_text(catalog: Mapping[str, Any]) -> str:
 
 
 class JsonPieceList(list[JsonPiece]):
-    """A list of pieces that must not change, and its text without the brackets."""
+    """A list of pieces with its text, without the brackets. It must not change."""
 
     def __init__(self, pieces: Iterable[JsonPiece], text: str) -> None:
         super().__init__(pieces)
@@ -134,8 +134,8 @@ class JsonPieceCache(Generic[Key, Value]):
     """The pieces of one list of the last catalog, cached for the next one.
 
     Args:
-        state: returns the part of a value that its piece depends on.
-        make: returns the content of its piece.
+        state: returns the part of a value that determines the content of its piece.
+        make: returns the content of the piece for a value.
     """
 
     def __init__(
@@ -149,10 +149,10 @@ class JsonPieceCache(Generic[Key, Value]):
         )  # in the same order
 
     def pieces_of(self, values: Mapping[Key, Value]) -> JsonPieceList:
-        """Returns the pieces of values; reuses those whose value is equal to the last of its key.
+        """Returns the pieces of values; reuses those whose values have an equal state.
 
-        Cost: that of the new pieces, and of the text, once; 20 ns for each reused piece while new
-        values come after the others.
+        Cost: the encoding of the new pieces, and one join of the text. A reused piece takes 20 ns,
+        as long as new values come after the others.
         """
         before, last = self._last
         added_values = appended_items(values, before)
@@ -173,10 +173,10 @@ class JsonPieceCache(Generic[Key, Value]):
 
 
 def header_text(meta: Mapping[str, Any], needs: Sequence[str] = ()) -> bytes:
-    """Returns the JSON object of a frame or a checkpoint as text; b"" for an empty one.
+    """Returns the JSON object of a frame or a checkpoint as text; b"" for an empty object.
 
     Args:
-        needs: the features that the rest of the frame needs; its catalog may need more.
+        needs: the features that the rest of the frame needs. Those of the catalog are added.
     """
     catalog = meta.get("catalog")
     if catalog and "interval " in catalog_text(catalog):
@@ -193,13 +193,13 @@ def header_text(meta: Mapping[str, Any], needs: Sequence[str] = ()) -> bytes:
 
 
 class CheckpointText:
-    """The JSON text of checkpoints. The text of the catalog is cached, as it seldom changes."""
+    """The JSON text of checkpoints. It caches the text of the catalog, which seldom changes."""
 
     def __init__(self) -> None:
         self._last: tuple[object, list[str], bytes] | None = None
 
     def encode(self, catalog: Any, meta: Mapping[str, Any]) -> bytes:
-        """Returns the text of a catalog and the rest of the object, which names files."""
+        """Returns the text of a catalog together with the other entries, which name files."""
         rest = header_text(meta)
         needs, last = required_features_of_json(rest), self._last
         if last is None or last[0] is not catalog or last[1] != needs:

@@ -1,12 +1,12 @@
 """Encodes and decodes the payloads of frames and checkpoints: epochs, definitions, layers.
 
 A payload is a fixed head (epoch, time), an optional JSON text, and entries. An entry names a log or
-a trace by number, and contains its change inline or as references to part files. Absent means
-empty: an epoch that changes no row is some 60 bytes.
+a trace by number, and contains its change inline or as references to part files. An empty change
+has no entry: an epoch that changes no row takes about 60 bytes.
 
-Recovery decodes frames in their order (`FrameReplay`). A replayed epoch counts with the definition
-that it was written for. After a rewind the log continues from the epoch that the rewind names, as
-if no later epoch had been committed.
+Recovery decodes frames in their order (`FrameReplay`). A replayed epoch takes effect with its
+definition, which follows it. After a rewind the log continues from the epoch that the rewind
+names, as if no later epoch had been committed.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ DEFINES = (DEFINITION, REWIND)
 
 INLINE, FILES, TRACE, RESET, PAST, CLEAR, CLOCKS, UNDONE = range(8)
 """Kinds of entries. INLINE: a log's batch inline. FILES: the files of a log's batch. TRACE: the
-files of a trace's layer. RESET: a whole trace. PAST: the payload of an epoch that a stage had
-missed. CLEAR: empties a trace of an operator's state, before the rows that the same epoch adds
-to it. CLOCKS: the provenance of the frame's changes, under no number. UNDONE: the payload of an
-epoch that a rewind undoes (store/point_in_time.py)."""
+files of a trace's layer. RESET: the files of a whole trace. PAST: the payload of an epoch that a
+stage had missed. CLEAR: empties a trace of an operator's state, before the rows that the same epoch
+adds to it. CLOCKS: the provenance of the frame's changes; its number has no meaning. UNDONE: the
+payload of an epoch that a rewind undoes (store/point_in_time.py)."""
 
 NUMBERS_MAX = 2**31
 """Upper bound of the numbers of logs and traces: half of what an entry can hold."""
 
 _COPIED_BYTES_MAX = 1 << 16
-"""Bytes of a payload up to which slices of it cost less than views, to make and to read."""
+"""The size of a payload up to which copied slices cost less than views, to create and to read."""
 
 _HEAD = struct.Struct("<QdI")
 _ENTRY = struct.Struct("<IBI")
 
 
 class PayloadEntry(NamedTuple):
-    """One change in a payload."""
+    """One change in a payload, of the log or the trace with this number."""
 
     number: int
     kind: int
@@ -76,9 +76,9 @@ class Payload(NamedTuple):
 def encode_payload(
     epoch: int, utc: float, meta: Mapping[str, Any] | bytes, entries: Sequence[PayloadEntry]
 ) -> bytes:
-    """Returns the bytes of a payload; `meta` may be text already.
+    """Returns the bytes of a payload; `meta` may already be encoded.
 
-    Cost: microseconds for a small epoch.
+    Cost: a few us for a small epoch.
     """
     pieces: list[Any] = []
     needs: list[str] = []
@@ -97,12 +97,12 @@ def encode_payload(
 
 
 def decode_payload(data: bytes | memoryview) -> Payload:
-    """Reads the output of `encode_payload`; entries are views of `data`, copies if that is small.
+    """Reads the output of `encode_payload`; entries are views of `data`, or copies if it is small.
 
     Raises:
-        CorruptLogError: the lengths do not fit.
+        CorruptLogError: the lengths contradict each other, or an entry or a feature is unknown.
     """
-    # Runs for each frame of the log at every opening, hence without calls of our functions.
+    # No function calls in the loop, because this runs for each frame whenever a log is opened.
     end, new, read, size_of = len(data), tuple.__new__, _ENTRY.unpack_from, _ENTRY.size
     view = data if end <= _COPIED_BYTES_MAX else memoryview(data)
     try:
@@ -140,7 +140,7 @@ def batch_entry(number: int, layout: Layout, held: ArrangedChange) -> PayloadEnt
     """Returns the entry of a log's batch: inline, or with the names of its files.
 
     Args:
-        layout: of the log. Files may be arranged in another layout, which the entry names then.
+        layout: the layout of the log. If the files have another layout, the entry contains it.
     """
     batch = held.parts[0]
     if held.refs:
@@ -157,7 +157,12 @@ def batch_entry(number: int, layout: Layout, held: ArrangedChange) -> PayloadEnt
 def inline_entries(
     logged: Iterable[tuple[int, Layout, ArrangedChange]], emptied: Sequence[int], most: int
 ) -> list[PayloadEntry] | None:
-    """Returns the entries of a small epoch; None if a batch in it takes more than `most` bytes."""
+    """Returns the entries of a small epoch; None if a batch in it takes more than `most` bytes.
+
+    Args:
+        logged: the changes of the epoch, each with the number and the layout of its log.
+        emptied: the traces that the epoch empties.
+    """
     entries, new = [], tuple.__new__
     for number, layout, held in logged:
         parts, refs = held
@@ -175,7 +180,7 @@ def inline_entries(
 
 
 def clear_entry(number: int) -> PayloadEntry:
-    """Returns the entry of a trace that is emptied."""
+    """Returns the entry that empties a trace."""
     return PayloadEntry(number, CLEAR, b"")
 
 
@@ -185,7 +190,7 @@ def layer_entry(kind: int, number: int, layer: Layer) -> PayloadEntry:
 
 
 def missed_epoch_entry(payload: bytes) -> PayloadEntry:
-    """Returns the entry of a missed epoch, for the definition that lets the stage catch up."""
+    """Returns the entry of a missed epoch, for the definition with which the stage catches up."""
     return PayloadEntry(0, PAST, payload)
 
 
@@ -197,7 +202,7 @@ def missed_epoch_entries(
 
 
 def entries_by_log(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, PayloadEntry]]]:
-    """Returns the entries of payloads and of missed epochs in them, by log or trace."""
+    """Returns the entries of payloads by log or trace, including those of missed epochs."""
     by_log: dict[int, list[tuple[int, PayloadEntry]]] = {}
     for payload in payloads:
         _add_entries(payload, by_log)
@@ -205,7 +210,6 @@ def entries_by_log(payloads: Iterable[Payload]) -> dict[int, list[tuple[int, Pay
 
 
 def _add_entries(payload: Payload, by_log: dict[int, list[tuple[int, PayloadEntry]]]) -> None:
-    """Adds the entries of one payload to `by_log`."""
     epoch = payload.epoch
     for each in payload.entries:
         number, kind, data = each
@@ -219,7 +223,7 @@ def _add_entries(payload: Payload, by_log: dict[int, list[tuple[int, PayloadEntr
 
 
 def batch_files(data: bytes | memoryview, layout: Layout) -> tuple[tuple[PartRef, ...], Layout]:
-    """Returns the files of a log's batch and their layout; `layout` is the log's own."""
+    """Returns the files of a log's batch and their layout; `layout` is the layout of the log."""
     with guarded_decoding("the files of a frame"):
         value = json.loads(bytes(data))
         if isinstance(value, dict):
@@ -232,7 +236,10 @@ WITHOUT_FILES = frozenset((INLINE, CLEAR, CLOCKS))
 
 
 def files_of_entry(epoch: int, entry: PayloadEntry) -> tuple[range, tuple[PartRef, ...]]:
-    """Returns the files that an entry of a kind with files names, and the epochs of their rows."""
+    """Returns the files that an entry names, and the epochs of their rows.
+
+    The kind of the entry must not be in `WITHOUT_FILES`.
+    """
     if entry.kind == FILES:
         return range(epoch, epoch + 1), batch_files(entry.data, NO_LAYOUT)[0]
     lower, upper, refs = layer_of(entry)
@@ -252,7 +259,7 @@ def layer_of(entry: PayloadEntry) -> tuple[int, int, tuple[PartRef, ...]]:
 
 
 Seal = Callable[[CapturedFunction, str], str | None]
-"""Returns the signed text of a function for a context; None if it cannot be stored."""
+"""Returns the signed text of a function for a context; None if the function cannot be stored."""
 Unseal = Callable[[str, str, str], Function]
 """Loads a function from its text. Raises TrustError unless the text was signed for the context and
 the function has the identity.
@@ -260,9 +267,10 @@ the function has the identity.
 
 
 def context_of(log_id: bytes, stage: str, place: int, identity: str) -> str:
-    """Returns the context that a function is signed for.
+    """Returns the context for which a function is signed.
 
-    The context is the log, the stage, the position of the function in it, and its identity.
+    The context consists of the log, the stage, the position of the function in it, and its
+    identity.
     """
     return json.dumps([log_id.hex(), stage, place, identity])
 
@@ -270,10 +278,11 @@ def context_of(log_id: bytes, stage: str, place: int, identity: str) -> str:
 class CatalogPieces:
     """The encoded pieces of a session's catalog, cached for the next one.
 
-    Functions of stages that may run are signed for their place; others stay as they are.
+    The functions of stages that may run are signed for their context; the others keep their stored
+    text.
 
     Args:
-        log_id: of the log that the catalogs are written to.
+        log_id: the id of the log to which the catalogs are written.
     """
 
     def __init__(self, log_id: bytes, seal: Seal) -> None:
@@ -303,7 +312,7 @@ def catalog_json(
         pieces: the cached pieces of the last catalog; updated to those of this one.
         kept: the retention policy, if it is not the default; see `Retention.to_json`.
 
-    Cost: in proportion to the changes since the last catalog, and O(its text), once.
+    Cost: proportional to the changes since the last catalog, plus one join of the text.
     """
     stages, nodes = pieces.pieces_of(catalog, graph)
     return json_text.CatalogText(
@@ -341,10 +350,11 @@ def _stage_json(stage: Stage, log_id: bytes, seal: Seal) -> dict[str, Any]:
 
 
 def foreign_json(data: Mapping[str, Any], signer: str) -> dict[str, Any]:
-    """Returns a catalog that this user has not signed, marked with the key of its signer.
+    """Returns a catalog that this user has not signed, with the signer's key id in its stages.
 
-    Only the rows that its stages computed stay. The state of operators is not trusted, and no
-    history is dropped because an untrusted log says so.
+    Only the nodes of named stages, which have the computed rows, remain. The state of operators is
+    not trusted. The retention policy is removed, because an untrusted log must not make us drop
+    history.
     """
     stages = []
     for stage in data["stages"]:
@@ -362,8 +372,8 @@ def catalog_from_json(
     """Returns the stages of a catalog; functions that were not restored are `UnavailableFunction`.
 
     Args:
-        unseal: loads the functions of stages that this user signed and that may run; None: no
-            function is loaded, because nothing will be run.
+        unseal: loads the functions of stages that this user signed and that may run; `None` means
+            that no function is loaded, because nothing will be run.
     """
     catalog = {}
     for each in data["stages"]:
@@ -382,7 +392,7 @@ def catalog_from_json(
 
 
 def _restore_function(data: Sequence[Any], context: str, unseal: Unseal | None) -> CapturedFunction:
-    """Returns a function of a stage, loaded if `unseal` is given."""
+    """Returns a function of a stage; loads it with `unseal`, if that is given."""
     identity, text = data
     function: Function = UnavailableFunction("it could not be stored")
     if text:
@@ -398,7 +408,7 @@ def _restore_function(data: Sequence[Any], context: str, unseal: Unseal | None) 
 
 
 def restored_nodes(data: Mapping[str, Any]) -> Iterable[Node]:
-    """Yields the nodes of a catalog for the compiler: numbers without operators."""
+    """Yields the nodes of a catalog for the compiler; they have numbers, but no operators."""
     for n in data["nodes"]:
         yield Node(
             n["id"],
@@ -436,16 +446,15 @@ class FrameReplay:
     def contents_of(self, frames: Iterable[Frame]) -> list[FrameContent]:
         """Returns the contents of frames, in order.
 
-        Replayed epochs are returned with the definition that they were written for. Those of a
-        failed definition are dropped. If the frames end before the definition, the next call
-        returns them.
+        Replayed epochs are returned with their definition, which follows them. Those of a failed
+        definition are dropped. If the frames end before the definition, the next call returns them.
 
         Raises:
-            CorruptLogError: a frame makes no sense.
+            CorruptLogError: a frame is invalid.
         """
         contents: list[FrameContent] = []
         unpack, new, plain = decode_payload, tuple.__new__, EPOCH
-        for (seq, _), kind, data, _, _ in frames:  # runs for each frame of the log at every opening
+        for (seq, _), kind, data, _, _ in frames:  # for each frame, whenever a log is opened
             each = new(FrameContent, (seq, kind, unpack(data)))
             if kind == plain and not self._pending:
                 contents.append(each)
@@ -473,7 +482,7 @@ def rewind_target(tail: Iterable[FrameContent]) -> int | None:
 
 
 def frame_changes(tail: Iterable[FrameContent]) -> Changes:
-    """Returns the entries of frames, by log or trace, without those that a rewind has undone."""
+    """Returns the entries of frames by log or trace, without those that a rewind has undone."""
     changes: Changes = {}
     run: list[Payload] = []
     for each in tail:
@@ -485,7 +494,7 @@ def frame_changes(tail: Iterable[FrameContent]) -> Changes:
 
 
 def _join_changes(one: Changes, other: Changes, upto: int | None = None) -> Changes:
-    """Returns changes and those that followed them, up to an epoch."""
+    """Returns changes followed by later ones; without those after the epoch `upto`, if given."""
     changes = {
         number: [*one.get(number, ()), *other.get(number, ())] for number in {**one, **other}
     }

@@ -31,10 +31,10 @@ class ReplicaAddress(NamedTuple):
 
     Attributes:
         url: the URL without its `#` part.
-        kind: the URL's scheme.
+        kind: the scheme of the URL.
         host: the host with its port, or the bucket; empty for a local folder.
-        path: the path in it; absolute for a local folder.
-        log_id: the log, if the URL names one: `file:///folder#ID`.
+        path: the absolute path of a local folder, or the prefix in a bucket; empty for a server.
+        log_id: the id of the log, if the URL names one: `file:///folder#ID`.
     """
 
     url: str
@@ -44,15 +44,19 @@ class ReplicaAddress(NamedTuple):
     log_id: bytes | None = None
 
     def site(self, real_of: Callable[[str], str]) -> tuple[str, str, str]:
-        """Returns a key that is equal for two addresses of one site."""
+        """Returns a key that is equal for two addresses of one site.
+
+        Args:
+            real_of: resolves the links in the path of a local folder.
+        """
         return self.kind, self.host, real_of(self.path) if self.kind == "file" else self.path
 
 
 def parse_address(url: Any) -> ReplicaAddress:
-    """Parses a URL.
+    """Parses and checks the URL of a replica.
 
     Raises:
-        SchemaError: no replica can be there; the message has the URL, the hint its form.
+        SchemaError: the URL is not valid for a replica, or contains a user or a password.
     """
     if not isinstance(url, str):
         raise SchemaError(f"{url!r:.80} is not a valid replica URL", hint=_FORM)
@@ -82,7 +86,7 @@ def parse_address(url: Any) -> ReplicaAddress:
 
 
 def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
-    """Returns host and path of the URL of a folder."""
+    """Returns an empty host, and the absolute path in the URL of a folder."""
     path = unquote(parts.path)
     if parts.netloc or parts.query or not os.path.isabs(path) or "\0" in path:
         raise SchemaError(f"'{shown}' is not an absolute folder", hint=_FORM)
@@ -93,7 +97,7 @@ def _folder(parts: SplitResult, shown: str) -> tuple[str, str]:
 
 
 def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
-    """Returns host with port, and an empty path, of the URL of a replica server."""
+    """Returns the host with its port in the URL of a replica server, and an empty path."""
     try:
         name, port = parts.hostname, parts.port
     except ValueError:
@@ -115,7 +119,7 @@ def _server(parts: SplitResult, shown: str) -> tuple[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns True if `host:port` is on this machine and no network leads there."""
+    """Returns True if `host:port` is a loopback address, which other machines cannot reach."""
     name = host.rpartition(":")[0].strip("[]")
     try:
         return name == "localhost" or ip_address(name).is_loopback
@@ -124,7 +128,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _bucket(parts: SplitResult, shown: str) -> tuple[str, str]:
-    """Returns bucket and prefix of the URL of an object store."""
+    """Returns the bucket and the prefix in the URL of an object store."""
     path = unquote(parts.path).strip("/")
     if parts.query:  # some users put credentials there
         raise SchemaError(
@@ -155,12 +159,13 @@ def parse_addresses(urls: Any, *, log: str, look: bool = True) -> tuple[ReplicaA
     """Parses the URLs of several replicas of a log.
 
     Args:
-        log: the log's own folder.
-        look: follows symbolic links before comparing, unless a disk hangs; False: reads no disk.
+        log: the folder of the log.
+        look: True resolves symbolic links before the folders are compared, except on a disk that
+            hangs. False reads no disk.
 
     Raises:
-        SchemaError: as `parse_address`; or two URLs are one site, or a replica and the log lie in
-            each other.
+        SchemaError: a URL is invalid, there are too many, two of them name the same site, or the
+            folders of a replica and the log contain each other.
     """
     if isinstance(urls, str) or not isinstance(urls, Sequence):
         raise SchemaError(f"replicas={urls!r:.80} is not a list", hint=f"pass a list; {_FORM}")
@@ -191,7 +196,7 @@ def parse_addresses(urls: Any, *, log: str, look: bool = True) -> tuple[ReplicaA
 
 
 def _followed(addresses: Iterable[ReplicaAddress]) -> dict[str, str]:
-    """Returns the real path of each local folder, except of those whose disk hangs."""
+    """Returns the real path of each local folder, except those on a disk that hangs."""
     folders = [(each.url, each.path) for each in addresses if each.kind == "file"]
     answers = call_all(
         [(url, lambda _, path=path: os.path.realpath(path)) for url, path in folders]  # type: ignore[misc]
@@ -207,7 +212,7 @@ def checked_quorum(quorum: Any, count: int) -> int:
     """Returns the quorum that makes an epoch safe; None means more than half of `count` replicas.
 
     Raises:
-        SchemaError: there are fewer replicas.
+        SchemaError: the quorum is not a number from 1 to `count`.
     """
     if quorum is None:
         return count // 2 + 1

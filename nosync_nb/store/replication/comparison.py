@@ -1,9 +1,9 @@
 """Compares what each replica holds with the undamaged files of a log.
 
-Digests are compared file by file; of a segment, those of the bytes that both sides have. A replica
-that lacks the latest commits is behind. A replica differs if a file has other bytes, or if it lacks
-a file that its own frames name. A difference is checked a second time after another survey, because
-the owner and its keeper continue to write meanwhile.
+Digests are compared file by file; for a segment, the digests of the bytes that both sides have. A
+replica that lacks the latest commits is behind. A replica differs if a file has other bytes, or if
+it lacks a file that its own frames name. A difference is checked a second time after another
+survey, because the owner and its keeper continue to write meanwhile.
 """
 
 from __future__ import annotations
@@ -43,9 +43,13 @@ _PIECE = 1 << 20
 
 
 class LocalFiles(NamedTuple):
-    """The log's side of a comparison: its folder, its survey, and its damaged files.
+    """The local side of a comparison.
 
-    `counted` receives the number of bytes that were read, and may sleep.
+    Attributes:
+        folder: the folder of the log.
+        surveyed: the survey of the log.
+        hurt: the names of the damaged files of the log.
+        counted: receives the number of bytes that were read, and may sleep.
     """
 
     files: Files
@@ -65,7 +69,8 @@ def verified_local_files(
     """Verifies a log and its replicas, and reports the files with other bytes than were written.
 
     Args:
-        replicas: of the log; None: those that are stored with it, if this user has signed them.
+        replicas: the replicas of the log; `None` means those that are stored with the log, if this
+            user has signed them.
         pause: see `verify`, which also lists the errors.
     """
     disk, began = files or Files(), time.monotonic()
@@ -97,7 +102,8 @@ def compare_replicas(
     """Compares one replica with a log.
 
     Args:
-        again: makes another survey, if something differs.
+        own: the local side of the comparison.
+        again: surveys the log again; called if something differs.
     """
     try:
         first = call_remote(address.url, _Comparison(own, address))
@@ -161,7 +167,7 @@ class _Comparison:
     def _differences(
         self, replica: Replica, name: str, size: int, beat: Beat
     ) -> list[DamagedRange]:
-        """Compares the first bytes of a file on both sides."""
+        """Compares the first `size` bytes of a file on both sides; returns the damage, if any."""
         local = self._local
         remote = replica.digest(name, size)
         beat()
@@ -183,7 +189,7 @@ def _no_file(segment: Segment) -> PresentFile:
 
 
 def _epoch_before(surveyed: LogSurvey, end: int) -> int | None:
-    """Returns the last epoch before an offset in the stream; None if it is before the survey."""
+    """Returns the last epoch before an offset in the stream; None if the survey begins later."""
     at = bisect_right(surveyed.ends, end, key=lambda each: each[0])
     if at:
         return surveyed.ends[at - 1][1]

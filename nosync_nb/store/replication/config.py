@@ -37,7 +37,7 @@ class FormerReplicas(NamedTuple):
     """The previous replicas of a log: their URLs, and the quorum that made an epoch safe.
 
     Attributes:
-        seq: the last frame of the log at the change.
+        seq: the number of the log's last frame when the settings were changed.
     """
 
     urls: tuple[str, ...]
@@ -49,11 +49,11 @@ class ReplicaConfig(NamedTuple):
     """The replicas of a log, and the quorum that makes an epoch safe.
 
     Attributes:
-        former: the previous settings while the change is in progress. A higher quorum needs that
-            many replicas that hold all frames of before. A lower one needs the previous quorum of
-            replicas that know the change.
-        unprepared: True if a branch took the settings from its parent log, and the sites were not
-            prepared for copies yet.
+        former: the previous settings while a change of the quorum is in progress; else None. A
+            raised quorum counts when that many replicas hold all frames that precede the change. A
+            lowered one counts when as many replicas as the previous quorum have recorded it.
+        unprepared: True if a branch took the settings from its parent log, and the sites have not
+            been prepared for its copies yet.
     """
 
     replicas: tuple[ReplicaAddress, ...] = ()
@@ -63,12 +63,12 @@ class ReplicaConfig(NamedTuple):
 
     @property
     def without_former(self) -> ReplicaConfig:
-        """The same settings, with the change completed."""
+        """These settings after the change is completed."""
         return self._replace(former=None)
 
     @property
     def promised(self) -> int:
-        """The quorum that a reader of the replicas must assume; see `changed`."""
+        """The lower of both quorums, which a reader of the replicas must assume; see `changed`."""
         return self.quorum if self.former is None else min(self.quorum, self.former.quorum)
 
     @property
@@ -76,7 +76,7 @@ class ReplicaConfig(NamedTuple):
         return self.former is not None and self.quorum < self.former.quorum
 
     def changed(self, asked: ReplicaConfig, seq: int) -> ReplicaConfig:
-        """Returns the requested settings as the successor of these.
+        """Returns the requested settings, as a change of the current ones.
 
         Failure: 1. Two of three replicas made an epoch safe, and now one does. 2. An epoch on the
         only replica that answers is reported as safe. 3. The disk and that replica are lost, and
@@ -90,7 +90,8 @@ class ReplicaConfig(NamedTuple):
         new one have caught up.
 
         Args:
-            seq: the last frame of the log.
+            asked: the requested settings.
+            seq: the number of the log's last frame.
         """
         former = self.former or FormerReplicas(
             tuple(each.url for each in self.replicas), self.quorum
@@ -100,7 +101,7 @@ class ReplicaConfig(NamedTuple):
         return asked._replace(former=former._replace(seq=seq))
 
     def settles(self, promised: Iterable[bool], acknowledged: Iterable[int]) -> bool:
-        """Returns True if the previous settings need not be known any more.
+        """Returns True if the change is complete, so that the previous settings can be dropped.
 
         Args:
             promised: see `unconfirmed`.
@@ -111,12 +112,12 @@ class ReplicaConfig(NamedTuple):
         return quorum_index(acknowledged, self.quorum) >= self.former.seq
 
     def counted(self, promised: Iterable[bool], acknowledged: Sequence[int], announced: int) -> int:
-        """Returns the last safe frame or epoch; an announced one stays safe.
+        """Returns the last safe frame or epoch; one that was announced as safe stays safe.
 
         Args:
             promised: see `unconfirmed`.
             acknowledged: the last acknowledged frame or epoch of each replica.
-            announced: the last one that was announced before the change.
+            announced: the last frame or epoch that was announced before the change.
         """
         if self.former is None or (self._lowered and not self.unconfirmed(promised)):
             return quorum_index(acknowledged, self.quorum)
@@ -127,7 +128,7 @@ class ReplicaConfig(NamedTuple):
         return max(safe, quorum_index(both, self.former.quorum))
 
     def unconfirmed(self, promised: Iterable[bool]) -> int:
-        """Returns how many more replicas must know the quorum before it counts.
+        """Returns the number of replicas that must still record a lowered quorum before it counts.
 
         Args:
             promised: for each replica, True if it has recorded these settings.
@@ -142,20 +143,20 @@ class ReplicaConfig(NamedTuple):
 
 
 def quorum_index(acknowledged: Iterable[int], quorum: int) -> int:
-    """Returns the greatest number that `quorum` replicas have acknowledged; 0: none."""
+    """Returns the last frame or epoch that `quorum` replicas have acknowledged; 0 if none."""
     ranked = sorted(acknowledged, reverse=True)
     return ranked[quorum - 1] if 0 < quorum <= len(ranked) else 0
 
 
 def read_quorum(replicas: int, quorum: int) -> int:
-    """Returns how many replicas must answer so that one of them has every safe frame."""
+    """Returns the number of replicas that must answer so that one of them has every safe frame."""
     return replicas - quorum + 1
 
 
 def checked_config(
     urls: Sequence[str], quorum: int | None, *, log: str, look: bool = True
 ) -> ReplicaConfig:
-    """Returns validated settings; see `parse_addresses` and `checked_quorum`."""
+    """Returns the settings after validation; see `parse_addresses` and `checked_quorum`."""
     replicas = parse_addresses(urls, log=log, look=look)
     if not replicas and not quorum:
         return ReplicaConfig()
@@ -208,7 +209,7 @@ def config_signer(files: Files) -> str:
 
 
 def write_config(files: Files, folder: str, log_id: bytes, settings: ReplicaConfig) -> None:
-    """Writes the settings of a log durably."""
+    """Writes the replica settings of a log durably, signed with the user's key."""
     fields: dict[str, Any] = {
         "replicas": [each.url for each in settings.replicas],
         "quorum": settings.quorum,
@@ -223,7 +224,11 @@ def write_config(files: Files, folder: str, log_id: bytes, settings: ReplicaConf
 
 
 def _identity(files: Files, folder: str, log_id: bytes) -> bytes:
-    """Returns what a copy of the folder does not share, so that a copy cannot take the replicas."""
+    """Returns the log's id and the inode of its control file.
+
+    A copy of the folder has another inode. So the signature is invalid there, and the copy cannot
+    take over the replicas.
+    """
     path = os.path.join(folder, "generation")
     number = files.status(path).st_ino if files.exists(path) else 0
     return log_id + number.to_bytes(16, "big")
@@ -240,17 +245,17 @@ _LOCK_WAIT_S = 2.0
 
 
 def registry_path() -> str:
-    """Returns the path of the registry."""
+    """Returns the path of the registry, which is beside the user's key."""
     return os.path.join(os.path.dirname(signing.key_path()), "replicas.json")
 
 
 def registered_replicas(files: Files, folder: str) -> tuple[list[str], int] | None:
-    """Returns the replica URLs and the quorum of the log that was in a folder; None: none."""
+    """Returns the replica URLs and the quorum that are registered for a folder, or None."""
     return _checked_entry(_read_entries(files), folder)
 
 
 def is_log_gone(files: Files, parent: str) -> list[str]:
-    """Returns the folders in `parent` of replicated logs that do not exist any more."""
+    """Returns the missing folders in `parent` for which replicas are registered."""
     entries = _read_entries(files)
     return [
         folder
@@ -262,9 +267,11 @@ def is_log_gone(files: Files, parent: str) -> list[str]:
 
 
 def logs_below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
-    """Returns the replicated branches of a log whose folders do not exist any more, by name.
+    """Returns URLs and quorum of the replicated branches of a log whose folders are missing.
 
-    Cost: as `unregister_replicas`.
+    The keys are the names of the branches.
+
+    Cost: about 50 us if the registry has no branch of the log; see `unregister_replicas`.
     """
     where = os.path.join(folder, BRANCHES)
     if json.dumps(where).encode()[:-1] not in _read_text(files):
@@ -280,12 +287,12 @@ def logs_below(files: Files, folder: str) -> dict[str, tuple[list[str], int]]:
 
 
 def register_replicas(files: Files, folder: str, log_id: bytes, settings: ReplicaConfig) -> None:
-    """Records the replicas of a log if they are new; unregisters a log without replicas.
+    """Registers the replicas of a log if they have changed; unregisters a log without replicas.
 
     Raises:
         NosyncError: the registry cannot be written.
 
-    Cost: it parses the file, if the log is recorded already; so does every later opening.
+    Cost: reads and parses the registry, at every opening of a log with replicas.
     """
     if not settings.replicas:
         unregister_replicas(files, folder)
@@ -299,12 +306,13 @@ def register_replicas(files: Files, folder: str, log_id: bytes, settings: Replic
 
 
 def unregister_replicas(files: Files, folder: str) -> bool:
-    """Removes the replicas of a log; returns True if there were any.
+    """Removes the registered replicas of a log; returns True if there were any.
 
     Raises:
         NosyncError: the registry cannot be written.
 
-    Cost: some 50 us if the registry has no entry, as at every opening of a log without replicas.
+    Cost: about 50 us if the registry has no entry for the folder. Every opening of a log without
+    replicas has this cost.
     """
     # A search in the text is cheaper than parsing the entries of all logs.
     if json.dumps(folder).encode() not in _read_text(files) or folder not in _read_entries(files):
@@ -315,12 +323,12 @@ def unregister_replicas(files: Files, folder: str) -> bool:
 
 
 def record_move(files: Files, old: str, new: str) -> None:
-    """Records that the folder of a log was renamed, with the branches in it.
+    """Updates the registry after the folder of a log, with the branches in it, was renamed.
 
     Raises:
         NosyncError: the registry cannot be written.
 
-    Cost: some 50 us if the registry has no replicas of any of them.
+    Cost: about 50 us if the registry has no entry for any of them.
     """
     if json.dumps(old).encode()[:-1] not in _read_text(files):
         return
@@ -331,12 +339,15 @@ def record_move(files: Files, old: str, new: str) -> None:
 
 
 _Entries = dict[str, object]
-"""The content of the registry by folder; `_checked_entry` validates an entry when it is used."""
+"""The registry's entries by folder; `_checked_entry` validates an entry when it is used."""
 
 
 @contextmanager
 def _locked_entries(files: Files) -> Iterator[_Entries]:
-    """A block that changes the registry under a lock among processes; the oldest entries go."""
+    """Locks the registry for a `with` block that changes its entries, and writes them at the end.
+
+    If there are more than `_LOGS_MAX` entries, the oldest are dropped.
+    """
     where = registry_path()
     files.make_folder(os.path.dirname(where))
     lock = files.lock(f"{where}.lock", wait_s=_LOCK_WAIT_S)
@@ -362,7 +373,7 @@ def _read_entries(files: Files) -> _Entries:
 
 
 def _checked_entry(entries: _Entries, folder: str) -> tuple[list[str], int] | None:
-    """Returns the validated entry of a log; None if this code could not have written it."""
+    """Returns the URLs and the quorum of a folder's entry; None if it is missing or invalid."""
     entry: Any = entries.get(folder)
     try:
         urls, quorum = entry

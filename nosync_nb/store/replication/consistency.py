@@ -49,7 +49,7 @@ class DuplicateReplicaError(DurabilityError):
 
 
 class CopyClaims:
-    """The copy that each replica's URL leads to. Any thread may call.
+    """Records the copy that each replica's URL leads to. Any thread may call.
 
     Failure: a folder is configured as one replica, and a server with its copies in that folder as
     another. Both acknowledge, and an epoch on one disk counts as one on two.
@@ -61,10 +61,14 @@ class CopyClaims:
         self._copies: dict[int, str] = {}
 
     def claim(self, replica: int, incarnation: str) -> None:
-        """Assigns a copy to a replica.
+        """Records the copy that a replica's URL leads to.
+
+        Args:
+            replica: the index of the replica.
+            incarnation: the id of the copy.
 
         Raises:
-            DuplicateReplicaError: another replica has that copy.
+            DuplicateReplicaError: the URL of another replica leads to the same copy.
         """
         with self._lock:
             self._copies.pop(replica, None)
@@ -82,12 +86,13 @@ class ReadableExtent(NamedTuple):
     """The readable part of a copy: its files with their sizes, and its last frame.
 
     Attributes:
-        sizes: the number of readable bytes of each file of frames.
-        rows: the files of rows that it names. Each is at this replica or at another one. Only a
-            local file may be missing; see `file_references`.
-        generation: of the last owner that had all of it, and shipped to this replica.
+        sizes: the number of readable bytes of each file of frames, by name.
+        rows: the files of rows that this part names. Each exists at this replica or at another one.
+            Only a local file may be missing; see `file_references`.
+        generation: the generation of the last owner that had this whole part and shipped to this
+            replica.
         end: the mark after the last frame.
-        heads: the segments up to there, ascending, with those before its checkpoint.
+        heads: the segments up to `end`, ascending, including those before the checkpoint.
     """
 
     url: str
@@ -102,7 +107,7 @@ class ReadableExtent(NamedTuple):
         """Returns True if the other copy is a prefix of this one, as far as this copy can tell.
 
         Raises:
-            CorruptLogError, DurabilityError: the copy cannot be read any more.
+            CorruptLogError, DurabilityError: this copy cannot be read any more.
 
         Cost: one short read.
         """
@@ -117,7 +122,14 @@ class ReadableExtent(NamedTuple):
 
 
 class SegmentRun(NamedTuple):
-    """Consecutive segments of a replica, and the local folder that holds their bytes."""
+    """Consecutive segments of a replica, and the local folder that holds their bytes.
+
+    Attributes:
+        held: the sizes of the replica's files, by name.
+        there: the sizes of the files of each replica that rows can be read from.
+        live: the segments, ascending.
+        beat: called whenever there is progress.
+    """
 
     url: str
     replica: ReadableCopy
@@ -135,7 +147,7 @@ def check_log(copy: ReadableExtent, log_id: bytes) -> None:
     Its copy is requested by its id. 3. The rows of the other log are restored under this name.
 
     Raises:
-        CorruptLogError: they belong to another log.
+        CorruptLogError: the frames belong to another log.
     """
     for head in copy.heads:
         if head.log_id != log_id:
@@ -143,7 +155,7 @@ def check_log(copy: ReadableExtent, log_id: bytes) -> None:
 
 
 def foreign_frames(other_id: bytes, log_id: bytes) -> CorruptLogError:
-    """Returns the error of a copy whose frames belong to another log."""
+    """Returns the error for a copy whose frames belong to another log."""
     return CorruptLogError(
         f"the copy of log {log_id.hex()} holds frames of log {other_id.hex()}",
         hint=f"rename the folder to '{other_id.hex()}', or delete the copy '{log_id.hex()}', which"
@@ -166,11 +178,11 @@ def examine_copy(
     local folder.
 
     Args:
-        others: the holdings of other replicas that files of rows can be read from as well.
-        beat: called on every progress.
+        others: the sizes of the files of other replicas, from which rows can be read as well.
+        beat: called whenever there is progress.
 
     Raises:
-        CorruptLogError: nothing can be read back.
+        CorruptLogError: no part of the copy can be read back.
     """
     sizes = replica.held().files
     holdings = (sizes, *others)
@@ -194,7 +206,12 @@ def examine_folder(
     there: Sequence[Mapping[str, int]],
     beat: Beat = lambda *_: None,
 ) -> ReadableExtent:
-    """As `examine_copy`, for frames that are in `folder`; `held` must match it."""
+    """Returns the readable part of a copy whose frames are in a local folder; see `examine_copy`.
+
+    Args:
+        held: the sizes of the copy's files; its segments and checkpoints must be in `folder`.
+        there: the sizes of the files of each replica from which rows can be read.
+    """
     names = list(held)
     states = _checkpoints(files, folder, names, beat)
     why = ""
@@ -241,7 +258,7 @@ def _is_usable(
     state: Checkpoint,
     holdings: Sequence[Mapping[str, int]],
 ) -> bool:
-    """Returns True if a checkpoint belongs to a chain, and every file that it requires exists."""
+    """Returns True if a checkpoint belongs to a chain, and all files that it requires exist."""
     if state.mark.offset < chain.live[0].start.offset:
         return False
     if not recovery.tail_holds(files, folder, chain, state.mark):
@@ -261,14 +278,14 @@ def _holds_up_to(chain: Chain, sizes: Mapping[str, int], mark: Mark) -> bool:
 
 
 class _NamedFiles:
-    """The files that a copy names up to a frame, and which required ones are missing.
+    """The files that a copy names up to a frame, and the required ones that are missing.
 
     Args:
-        there: the holdings of all replicas, as sizes by name.
-        state: the checkpoint that the copy begins with.
+        holdings: the sizes of the files of each replica, by name.
+        state: the checkpoint with which the copy begins; None if it begins with a segment.
 
     Attributes:
-        rows: all named files.
+        rows: all named files, by name.
     """
 
     def __init__(self, holdings: Sequence[Mapping[str, int]], state: Checkpoint | None) -> None:
@@ -301,7 +318,7 @@ class _NamedFiles:
 
     @property
     def complete(self) -> bool:
-        """True if a replica holds each required file."""
+        """True if each required file exists at some replica."""
         return all(some <= self._local_numbers for some in self._missing.values())
 
 
@@ -341,7 +358,7 @@ def _readable_part(
 def _frames(
     files: Files, stretch: SegmentRun, live: Sequence[Segment], start: Mark
 ) -> Iterator[Frame]:
-    """Yields the frames of segments after a mark, up to the first that does not follow.
+    """Yields the frames after a mark, up to the first one that does not follow its predecessor.
 
     Frames record how far the log was synced on its own disk. That says nothing about this copy,
     whose later bytes were not synced.

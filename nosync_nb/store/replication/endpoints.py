@@ -22,27 +22,27 @@ from nosync_nb.store.replication.remote_call import Beat, RemoteTimeoutError, ca
 
 
 class ReplicaSite(Protocol):
-    """One site; creating the object contacts nothing.
+    """One site for copies of logs; creating the object does not connect to it.
 
-    Each call raises DurabilityError if the site cannot be reached or refuses.
+    Each call raises DurabilityError if the site cannot be reached or refuses the call.
     """
 
     def prepare(self) -> bool:
-        """Creates what copies need there, because the user has named the site.
+        """Creates the folder for copies if the site needs one, because the user has named the site.
 
         Returns:
-            True if it is known to exist now.
+            True if the site is ready for copies.
         """
 
     def logs(self, beat: Beat = lambda: None) -> Mapping[bytes, FencingGrant]:
         """Returns the grants of the logs that the site holds copies of, by log id.
 
         Args:
-            beat: called on every progress.
+            beat: called whenever there is progress.
 
         Raises:
-            CorruptLogError: the grant of one of them is damaged.
-            TrustError: other users may write there.
+            CorruptLogError: the grant of a copy is damaged.
+            TrustError: other users can write to a copy.
         """
 
     def replica(self, log_id: bytes) -> Replica:
@@ -74,10 +74,10 @@ def open_copy(address: ReplicaAddress, files: Files, log_id: bytes) -> closing[R
 
 
 def prepare_copy(addresses: Iterable[ReplicaAddress], files: Files) -> None:
-    """Prepares several sites for copies, and skips those that do not answer.
+    """Prepares several sites for copies, and ignores those that do not answer.
 
     Raises:
-        DurabilityError: a site refuses.
+        DurabilityError: a site refuses the call.
     """
     for answer in _prepare_all(addresses, files):
         if isinstance(answer, NosyncError) and not isinstance(answer, RemoteTimeoutError):
@@ -85,7 +85,7 @@ def prepare_copy(addresses: Iterable[ReplicaAddress], files: Files) -> None:
 
 
 def is_prepared(addresses: Iterable[ReplicaAddress], files: Files) -> bool:
-    """Prepares sites that a log has stored; returns True if all are ready, and never raises."""
+    """Prepares the sites in a log's settings; returns True if all are ready, and never raises."""
     return all(answer is True for answer in _prepare_all(addresses, files))
 
 

@@ -1,4 +1,4 @@
-"""The path of a file of a log, derived from its name alone; it is the same at every replica.
+"""Derives the path of a log's file from its name alone; the layout is equal at every replica.
 
 Control files (`generation`, `owner`, `lock`) are not files of the log: each copy has its own.
 """
@@ -19,7 +19,7 @@ FOLDERS = safe_names.FOLDERS
 BRANCHES = "branches"
 """The folder of the branches, in a log and in each of its copies."""
 
-_CACHED_MAX = 1 << 12  # each listing of a folder asks for the same names
+_CACHED_MAX = 1 << 12  # results are cached because each listing of a folder has the same names
 
 
 def is_file(name: object) -> bool:
@@ -28,17 +28,17 @@ def is_file(name: object) -> bool:
 
 
 def is_frames(name: object) -> bool:
-    """Returns True for a segment or a checkpoint; a copy without any holds no log."""
+    """Returns True for the name of a segment or checkpoint; a copy without any contains no log."""
     return isinstance(name, str) and branch_part(name) == ""
 
 
 def is_rows(name: object) -> bool:
-    """Returns True for a file of rows, which means nothing without the frames that name it."""
+    """Returns True for the name of a file of rows, which is useless without frames that name it."""
     return isinstance(name, str) and bool(branch_part(name))
 
 
 def is_segment(name: object) -> bool:
-    """Returns True for a segment; segments grow, all other files are written once."""
+    """Returns True for the name of a segment; segments grow, all other files are written once."""
     return isinstance(name, str) and segments.is_name(name)
 
 
@@ -49,7 +49,10 @@ def is_checkpoint(name: object) -> bool:
 
 @lru_cache(_CACHED_MAX)
 def branch_part(name: str) -> str | None:
-    """Returns the inner folder of a file, empty for the log's own; None: not a file name."""
+    """Returns the inner folder of a file; None if a log has no file of such a name.
+
+    The result is empty for a segment or a checkpoint, which is in the log's folder itself.
+    """
     if is_safe_file_name(name, PART, PACK):
         return FOLDERS[os.path.splitext(name)[1]]
     return "" if is_segment(name) or is_checkpoint(name) else None
@@ -57,7 +60,7 @@ def branch_part(name: str) -> str | None:
 
 @lru_cache(_CACHED_MAX)
 def file_path(folder: str, name: str) -> str:
-    """Returns the path of a file of the log in `folder`.
+    """Returns the path of a file of the log whose folder is `folder`.
 
     Raises:
         CorruptLogError: no file of a log has such a name.

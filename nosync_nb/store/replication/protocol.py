@@ -1,11 +1,11 @@
 """The protocol of a replica, its fencing grant, and the values that shipper and replica exchange.
 
-A replica first receives an owner term and records it in its fencing grant. From then on it rejects
-writes of every earlier term. This is the only coordination between owners. It happens once for each
-opening of a log.
+A replica first receives an owner term and records it in its fencing grant. Afterwards it rejects
+the writes of every earlier term. This is the only coordination between owners. It happens once for
+each opening of a log.
 
-The grant also holds the name of the log. It belongs to the copy and is never shipped. It is one
-line of JSON, and one line with its checksum.
+The grant also contains the name of the log. The grant belongs to the copy and is never shipped. It
+is stored as one line of JSON and one line with the checksum of the JSON.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _REPLICAS_MAX = 64
 
 
 class OwnerTerm(NamedTuple):
-    """The owner that a write belongs to: its generation, and a token that is unique to it."""
+    """The owner to which a write belongs: its generation, and a token that is unique to it."""
 
     generation: int
     owner: str
 
 
 class LogName(NamedTuple):
-    """A log as users know it: its path, the id of the key that signs it, its quorum."""
+    """A log as users know it: its path, the id of its signing key, its replicas and its quorum."""
 
     path: str
     signer: str
@@ -40,12 +40,11 @@ class LogName(NamedTuple):
 
 
 class ReplicaHoldings(NamedTuple):
-    """The files that a replica reports to hold.
+    """The files of a log that a replica holds, as it reports them.
 
     Attributes:
-        incarnation: id of the copy, drawn when it is created; it differs if the copy was created
-            again.
-        files: the size in bytes of each file of the log, by its name.
+        incarnation: the random id of the copy; a copy that is created again has another id.
+        files: the size in bytes of each file of the log, by the name of the file.
     """
 
     incarnation: str
@@ -53,77 +52,77 @@ class ReplicaHoldings(NamedTuple):
 
 
 class ReadableCopy(Protocol):
-    """The reading half of a replica; it raises the errors of `Replica`."""
+    """The read operations of a replica; they raise the errors that `Replica` lists."""
 
     @property
     def folder(self) -> str | None:
         """The local folder whose files can be read in place; None for a remote copy."""
 
     def promised(self) -> OwnerTerm | None:
-        """Returns the term that the copy accepts writes from; None if it has no grant."""
+        """Returns the term whose writes the copy accepts; None if it has no grant."""
 
     def held(self) -> ReplicaHoldings:
         """Returns the files that the copy holds."""
 
     def acknowledged(self) -> int:
-        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
+        """Returns the number of the last acknowledged frame; 0 if no frame was acknowledged."""
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Returns bytes of a file; fewer than `size` only at its end."""
+        """Returns `size` bytes of a file from an offset; fewer only at the end of the file."""
 
 
 class Replica(ReadableCopy, Protocol):
     """One copy of one log. All calls come from one thread.
 
-    Each call raises DurabilityError if the site cannot be reached or refuses. It raises FencedError
-    if the copy has accepted a later term. No call waits for longer than some seconds, except on a
-    mount that hangs (see `remote_call`).
+    Each call raises DurabilityError if the site cannot be reached or refuses the call. It raises
+    FencedError if the copy has accepted a later term. No call waits longer than a few seconds,
+    except on a mount that hangs (see `remote_call`).
     """
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
-        """Rejects all writes of earlier terms from now on."""
+        """Makes the copy reject all writes of earlier terms; returns the files that it holds."""
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
-        """Writes the next piece of a new file; the last piece makes the file appear, durably."""
+        """Writes the next piece of a new file, which appears, durably, with its last piece."""
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
-        """Appends to a segment at its end; the next `sync` makes that durable."""
+        """Appends to a segment at its end; the next `sync` makes the bytes durable."""
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
         """Makes appended bytes durable, then checks that the term is still accepted.
 
         Args:
-            seq: the frame up to which the log can be read from here; it is recorded, so that a copy
-                which ends earlier is known to be damaged. None: it stays as it was.
+            seq: the frame up to which the log can be read from this copy. It is recorded, so that a
+                copy that ends earlier is recognised as damaged. `None` leaves the record unchanged.
         """
 
     def digest(self, name: str, size: int) -> bytes:
-        """Returns the digest of the first bytes of a file."""
+        """Returns the digest of the first `size` bytes of a file."""
 
     def discard(self, term: OwnerTerm, names: Iterable[str]) -> None:
         """Deletes files of the log."""
 
     def close(self) -> None:
-        """Closes the files and connections that it has open."""
+        """Closes the open files and connections of the replica."""
 
 
 class FencingGrant(NamedTuple):
-    """The term that a copy accepts; `incarnation` is the id of the copy."""
+    """The term that a copy accepts, the id of the copy (`incarnation`), and the name of its log."""
 
     term: OwnerTerm
     incarnation: str
     name: LogName
 
 
-@lru_cache(_REPLICAS_MAX)  # every message reads it, and only a new owner changes it
+@lru_cache(_REPLICAS_MAX)  # because every message reads the grant, and only a new owner changes it
 def decode_grant(data: bytes, where: str) -> FencingGrant:
     """Decodes a grant.
 
     Args:
-        where: what users call the copy, for the error.
+        where: the name of the copy in error messages.
 
     Raises:
-        CorruptLogError: it is damaged.
+        CorruptLogError: the grant is damaged.
     """
     try:
         text, crc = data.rsplit(b"\n", 2)[:2]
@@ -151,7 +150,7 @@ def decode_grant(data: bytes, where: str) -> FencingGrant:
 
 
 def encode_grant(promise: FencingGrant) -> bytes:
-    """Encodes a grant as it is stored."""
+    """Encodes a grant in its stored form."""
     generation, owner = promise.term
     fields = {
         "generation": generation,
@@ -164,14 +163,17 @@ def encode_grant(promise: FencingGrant) -> bytes:
 
 
 def conflicts(accepted: OwnerTerm, requested: OwnerTerm) -> bool:
-    """Returns True if a recorded term forbids another: it is later, or equal with another owner."""
+    """Returns True if the accepted term excludes the requested one.
+
+    It does if its generation is later, or if the generations are equal and the owners differ.
+    """
     if accepted.generation != requested.generation:
         return accepted.generation > requested.generation
     return accepted.owner != requested.owner
 
 
 def grant_conflict_error(where: str, accepted: OwnerTerm) -> FencedError:
-    """Returns the error of a call to a copy that accepts another owner's term."""
+    """Returns the error for a call to a copy that has accepted another owner's term."""
     return FencedError(
         f"replica '{where}' accepts writes only from another owner, generation"
         f" {accepted.generation}",

@@ -13,8 +13,8 @@ Failure: 1. A log is deleted, and then its copies. 2. Its keeper, which outlives
 the deleted files again. Hence the promise is first, and the grant remains: a copy without frames is
 not listed as a log.
 
-A copy with a grant of a later owner than the dropped log had belongs to a log that was restored
-elsewhere. It is left alone.
+If the grant of a copy names a later owner than that of the dropped log, the log was restored
+elsewhere. Such a copy is not deleted.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ from nosync_nb.store.replication.remote_call import call_all
 
 
 class RemoteBranch(NamedTuple):
-    """A branch that replicas hold copies of.
+    """A branch of a log, as its copies at replicas describe it.
 
     Attributes:
-        urls: of the copies, each with the id of its log.
-        quorum: how many of them make an epoch safe.
+        name: the name of the branch.
+        urls: the URLs of its copies, each followed by `#` and the id of the branch.
+        quorum: the number of copies that make an epoch safe.
     """
 
     name: str
@@ -53,7 +54,7 @@ def remote_branches(
 ) -> list[RemoteBranch]:
     """Returns the branches of the log at a path that the answering replicas hold.
 
-    If two logs had the same name, both are listed.
+    If copies under one name belong to two different logs, both are listed.
     """
     calls = [(each.url, lambda _, each=each: _branch_copies(files, log, each)) for each in replicas]
     by_branch: dict[tuple[str, bytes], list[tuple[str, int]]] = {}
@@ -69,11 +70,11 @@ def remote_branches(
 
 
 _BranchCopy = tuple[str, str, bytes, int]
-"""The name of a branch, the URL and the id of its log, its quorum."""
+"""The name of a branch, the URL of its site, its log id, and its quorum."""
 
 
 def _branch_copies(files: Files, log: str, address: ReplicaAddress) -> list[_BranchCopy]:
-    """Returns the copies of branches at one replica of their parent."""
+    """Returns the copies of all branches of a log that one replica of the log holds."""
     if address.kind.startswith("grpc"):
         return [*_branches_of(log, address.url, connect_site(address, files).logs())]
     copies: list[_BranchCopy] = []
@@ -85,7 +86,7 @@ def _branch_copies(files: Files, log: str, address: ReplicaAddress) -> list[_Bra
 
 
 def _branch_names(files: Files, address: ReplicaAddress) -> list[str]:
-    """Returns the names of the folders below a copy of a log."""
+    """Returns the names of the folders in `branches`, below the copy of the parent log."""
     where = f"{address.path.rstrip('/')}/{BRANCHES}"
     if address.kind != "file":
         return ObjectStoreClient(address.kind, address.host, where).folders()
@@ -108,16 +109,17 @@ def drop_copies(
     *,
     generation: int | None = None,
 ) -> dict[str, str]:
-    """Deletes the copies of a log at those replicas that can be reached.
+    """Deletes the copies of a log at all replicas that can be reached.
 
     Args:
-        path: original path of the log, as its copies record it.
-        generation: the generation of the caller; None: one after that of every copy.
+        path: the original path of the log, as its copies record it.
+        generation: the generation of the dropped log; copies of a later one are not deleted.
+            `None` means that copies of every generation are deleted.
 
     Returns:
-        why copies still exist, by URL.
+        the reasons why copies still exist, by URL.
 
-    Cost: two rounds of requests; each waits for the slowest replica, up to the timeout.
+    Cost: two rounds of requests. Each round waits for the slowest replica, up to the timeout.
     """
     name = LogName(path, config_signer(files), max(1, len(replicas)), max(1, len(replicas)))
     sites = {each.url: connect_site(each, files) for each in replicas}
@@ -158,7 +160,7 @@ def _run_step(
     step: Callable[[str, Replica], None],
     failures: dict[str, str],
 ) -> dict[str, str]:
-    """Runs a step at all copies that have not failed; returns the failures by URL."""
+    """Runs a step for all copies that have not failed; returns the new failures by URL."""
     remaining = [(url, copy) for url, copy in copies if url not in failures]
     calls = [(url, lambda _, url=url, copy=copy: step(url, copy)) for url, copy in remaining]
     answers = zip(remaining, call_all(calls), strict=True)

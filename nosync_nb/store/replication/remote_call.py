@@ -1,17 +1,17 @@
 """Calls to replicas, buckets and staging areas, which may hang: one policy and one way to wait.
 
-    CallPolicy     how long a call may be silent, and when a failed one is repeated
+    CallPolicy     the time limits of a call, and the delays before a failed one is repeated
     RemoteCall     one call: a thread runs it, and the caller waits for its progress
     call_remote    runs a call in a thread of its own; `call_all`: several at once
     copy_file      reads a file of a replica, piece by piece
 
 A mounted volume that is gone answers nothing, and no system call reports that. So the caller
-continues without an answer if there was no progress for some seconds. It also continues at Ctrl-C,
-and when the policy is cancelled. The next report of progress raises AbandonedCallError in the
-abandoned thread. Until then the thread hangs, at most until the process ends.
+continues without an answer if there was no progress for several seconds. It also continues at
+Ctrl-C, and when the policy is cancelled. The next report of progress raises AbandonedCallError in
+the abandoned thread. Until then the thread hangs, at most until the process ends.
 
-While an abandoned call hangs, no new thread calls the same replica more than once a minute. It may
-have returned under another mount, and repeated calls must not leave a thread each time.
+While an abandoned call hangs, a new thread calls the same replica at most once a minute. The
+replica may have returned under another mount, but each call may leave another hanging thread.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class CallPolicy(NamedTuple):
 
     Attributes:
         silent_s: seconds without progress after which the caller continues without an answer.
-        bytes_per_s: a slower link counts as disconnected.
-        notice_s: seconds after which `report` receives the names of those that are waited for.
+        bytes_per_s: the least transfer rate; a slower link counts as disconnected.
+        notice_s: seconds after which `report` receives the names of the sites that have not
+            answered.
         report: receives a message for the user.
-        retry_s: the first and the longest delay before a failed call is repeated.
-        give_up_s: seconds of failures in a row after which it is not repeated any more.
-        cancelled: once set, no call waits any more; None: it is never cancelled.
+        retry_s: the first and the longest delay before a failed call is repeated, in seconds.
+        give_up_s: seconds of failures in a row after which a call is not repeated any more.
+        cancelled: the event that cancels all calls; `None` means that they are never cancelled.
     """
 
     silent_s: float = 10.0
@@ -70,30 +71,30 @@ class CallPolicy(NamedTuple):
     cancelled: threading.Event | None = None
 
     def limit_s(self, size_bytes: float) -> float:
-        """Returns the seconds that a call may take which transfers so many bytes at once."""
+        """Returns the seconds that a call may take if it transfers `size_bytes` in one piece."""
         return self.silent_s + size_bytes / self.bytes_per_s
 
     @property
     def is_cancelled(self) -> bool:
-        """True if no call waits any more."""
+        """True if the calls are cancelled, so that none is waited for any more."""
         return self.cancelled is not None and self.cancelled.is_set()
 
 
 DEFAULT = CallPolicy()
 PROMISE = CallPolicy(silent_s=30.0)
-"""A promise at a bucket needs several requests in a row."""
+"""For a promise, which takes several requests in a row at a bucket."""
 CATCH_UP = CallPolicy(silent_s=2.0)
-"""An opening asks for frames that its disk may have lost."""
+"""For the opening of a log, which asks replicas for frames that its disk may have lost."""
 FETCH = CallPolicy(retry_s=(1.0, 60.0))
-"""A file of rows is fetched when it is read, or in the background."""
+"""For a file of rows, which is fetched when it is read, or in the background."""
 LISTING = CallPolicy(silent_s=1.0)
-"""An opening asks which files a replica holds; without an answer it may hold any."""
+"""For the list of a replica's files at an opening; a replica that is silent may hold any file."""
 SHIPPING = CallPolicy(give_up_s=600.0)
-"""The keeper ships; `give_up_s` counts from the end of the owner."""
+"""For the keeper's calls; `give_up_s` counts from the end of the owner."""
 SERVER = CallPolicy(silent_s=5.0)
-"""One request to a replica server."""
+"""For one request to a replica server."""
 BUCKET = CallPolicy(silent_s=6.0)
-"""One request to an object store."""
+"""For one request to an object store."""
 
 
 class Backoff:
@@ -108,7 +109,7 @@ class Backoff:
         self._next_s = self._first_s
 
     def next_s(self) -> float:
-        """Returns the delay after a failure."""
+        """Returns the delay after a failure in seconds, and doubles the next one."""
         delay, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
         return delay
 
@@ -120,11 +121,11 @@ class RemoteTimeoutError(DurabilityError):
 
 
 class AbandonedCallError(Exception):
-    """Raised in the thread of a call: nothing waits for its result any more."""
+    """Raised in the thread of a call, because no thread waits for its result any more."""
 
 
 class Progress:
-    """When a site last made progress; several calls may share it. Any thread may call.
+    """The time of a site's last progress; several calls may share it. Any thread may call.
 
     Attributes:
         news: a condition that is notified when a call ends.
@@ -137,16 +138,20 @@ class Progress:
 
     @property
     def last_s(self) -> float:
-        """The time of the last progress."""
+        """The time of the last progress, in seconds of the monotonic clock."""
         return self._last_s
 
     def beat(self) -> None:
-        """Notes progress now."""
+        """Records that there was progress now."""
         with self.news:
             self._last_s = time.monotonic()
 
     def silent_s(self, count: int) -> float:
-        """Returns the seconds since a counter of the transferred bytes has changed."""
+        """Returns the seconds since the last progress.
+
+        Args:
+            count: the number of transferred bytes; a new number counts as progress.
+        """
         if count != self._count:
             self._count = count
             self.beat()
@@ -161,7 +166,7 @@ class _AbandonedCalls:
         self._threads: dict[str, tuple[threading.Thread, float]] = {}
 
     def add(self, what: str, thread: threading.Thread) -> None:
-        """Notes an abandoned call."""
+        """Records a call that is abandoned now."""
         with self._lock:
             self._threads[what] = thread, time.monotonic()
 
@@ -184,7 +189,8 @@ class RemoteCall(Generic[Answer]):
     Args:
         what: name of the called site, for messages.
         call: receives the function `beat`, which it calls whenever it has made progress.
-        progress: of the thread, if the call waits there for others.
+        progress: the progress of the thread, if its calls are queued; `None` counts only the
+            progress of this call.
     """
 
     def __init__(
@@ -208,7 +214,7 @@ class RemoteCall(Generic[Answer]):
             self._thread.start()
 
     def run(self) -> None:
-        """Runs the call in this thread; its error is raised where it is waited for."""
+        """Runs the call in this thread; `wait` raises its error."""
         try:
             self._check_wanted()
             self._answer = self._call(self.beat)
@@ -219,10 +225,10 @@ class RemoteCall(Generic[Answer]):
             self._progress.news.notify_all()
 
     def beat(self, *_: object) -> None:
-        """Notes progress of the call, in its thread.
+        """Records progress of the call; called in its thread.
 
         Raises:
-            AbandonedCallError: nothing waits for the call any more.
+            AbandonedCallError: no thread waits for the call any more.
         """
         self._progress.beat()
         self._check_wanted()
@@ -232,7 +238,7 @@ class RemoteCall(Generic[Answer]):
             raise AbandonedCallError
 
     def has_ended(self, wait_s: float) -> bool:
-        """Waits for the end of the call; returns True if it has ended."""
+        """Waits at most `wait_s` for the end of the call; returns True if it has ended."""
         with self._progress.news:
             return threads.wait_until(self._progress.news, lambda: self._ended, max(0.0, wait_s))
 
@@ -240,8 +246,9 @@ class RemoteCall(Generic[Answer]):
         """Waits for the result as long as there is progress.
 
         Raises:
-            RemoteTimeoutError: the call was silent. Whatever it does later has no effect.
-            DurabilityError: the policy was cancelled. Or any error of the call.
+            RemoteTimeoutError: the call made no progress; its later result is ignored.
+            DurabilityError: the policy was cancelled.
+            Exception: the error that the call has raised.
         """
         news, silent_s = self._progress.news, self._policy.silent_s
         try:
@@ -272,10 +279,10 @@ def call_remote(what: str, call: Call[Answer], policy: CallPolicy | None = None)
     Args:
         what: name of the called site, for messages.
         call: receives a function that it calls whenever it has made progress.
-        policy: its limits; None: `DEFAULT`.
+        policy: the limits of the call; `None` means `DEFAULT`.
 
     Raises:
-        RemoteTimeoutError: the call was abandoned. Whatever it does later has no effect.
+        RemoteTimeoutError: the call was abandoned; its later result is ignored.
     """
     running = RemoteCall(what, call, policy or DEFAULT)
     running.start()
@@ -317,14 +324,19 @@ def copy_file(
     path: str,
     beat: Beat = lambda *_: None,
 ) -> int:
-    """Copies the first bytes of a replica's file (None: all) to a new file, and syncs it.
+    """Copies the first `size` bytes of a replica's file to a new local file, and syncs it.
 
     Args:
+        size: the number of bytes; `None` copies the whole file.
+        path: the path of the new file.
         beat: called with the size of each piece on arrival; an exception from it stops the copy.
 
+    Returns:
+        the number of bytes that were copied.
+
     Raises:
-        CorruptLogError: it is missing, unreadable or shorter.
-        DurabilityError: it cannot be written.
+        CorruptLogError: the replica's file is missing, unreadable or shorter.
+        DurabilityError: the new file cannot be written.
     """
     with closing(files.create(path)) as file:
         done, most = 0, FIRST_BYTES

@@ -1,1 +1,1 @@
-"""State, catalog and branches at an epoch."""
+"""Time travel: the traces and the catalog of a log at an epoch, and branches."""

@@ -7,12 +7,12 @@
 
 A branch is written under a temporary name, synced as a whole (`files/group_sync.py`), and renamed.
 So it exists as a whole or not at all. Its files (layers, packs) are hard links, and no byte is
-copied. A file lives as long as one of the two logs needs it, and neither log must know what the
-other deletes. A branch begins with a checkpoint that records its parent and the epoch at which it
-forked.
+copied. A file exists as long as one of the two logs needs it, and neither log must know which files
+the other one deletes. A branch begins with a checkpoint that records its parent and the epoch at
+which it forked.
 
-The list of branches is read from the logs themselves, and each of them is opened for reading. No
-second record exists that could disagree. A damaged branch is listed as damaged, beside the others.
+The list of branches is read from the logs themselves, which are opened for reading. So there is no
+second record that could disagree. A damaged branch is listed with the others, as damaged.
 
 Owns: nothing. The caller that creates or drops a branch holds the lease of the parent log.
 
@@ -64,11 +64,17 @@ IN_USE = ".in-use"
 _NAME_BYTES_MAX = 1 << 12
 
 NAME_BYTES_MAX = 255 - len(DROPPED)
-"""The maximal bytes of a branch name: dropping a branch renames it to a longer name."""
+"""The maximum bytes of a branch name: when a branch is dropped, its folder gets a longer name."""
 
 
 class BranchOrigin(NamedTuple):
-    """The parent of a branch: the id of that log, the branch's name there, and the fork epoch."""
+    """The parent of a branch.
+
+    Attributes:
+        of: the id of the parent log.
+        name: the name of the branch there.
+        at: the epoch of the fork.
+    """
 
     of: str
     name: str
@@ -79,12 +85,12 @@ class BranchStart(NamedTuple):
     """The initial contents of a branch.
 
     Attributes:
-        version: the traces, at the epoch.
-        history: the past up to it, which belongs to this branch alone.
-        unwritten: the logs that are not written.
-        meta: for the id of its log, the rest of its checkpoint.
+        version: the traces at the epoch of the fork.
+        history: the history up to that epoch, in a copy that only this branch uses.
+        unwritten: the numbers of the logs that are not written.
+        meta: returns the other entries of the checkpoint for the id of the new log.
         times: when each epoch was committed; see `EpochIndex.saved`.
-        replicas: its replicas from the first opening on.
+        replicas: the replicas of the branch, from its first opening on.
     """
 
     version: VersionState
@@ -113,7 +119,11 @@ def branch_origin(meta: Mapping[str, Any]) -> BranchOrigin | None:
 
 
 def branch_folder(log: str, name: str) -> str:
-    """Returns the folder of a branch of the log in a folder; `A/B` is branch B of branch A."""
+    """Returns the folder of a branch; `A/B` is branch B of branch A.
+
+    Args:
+        log: the folder of the parent log.
+    """
     for part in name.split("/"):
         log = os.path.join(log, FOLDER, part)
     return log
@@ -132,14 +142,14 @@ def create_branch(parent: Store, name: str, beginning: BranchStart) -> str:
     """Creates a branch as a whole, or not at all.
 
     Args:
-        parent: its parent log, which must not be written meanwhile.
+        parent: the parent log, which must not be written meanwhile.
 
     Returns:
-        its folder.
+        the folder of the branch.
 
     Raises:
-        SchemaError: the name exists already, or is not a valid folder name.
-        DurabilityError: the disk refuses, or has no hard links.
+        SchemaError: the name exists already, or is too long for a folder.
+        DurabilityError: the disk reports an error, or has no hard links.
 
     Cost: a hard link for each file, and a checkpoint of the rows in memory.
     """
@@ -167,7 +177,7 @@ def prepare_backup_branch(
     It is hidden until `finish_backup_branches` shows it, after the rewind.
 
     Args:
-        incarnation: of the epochs after the rewind.
+        incarnation: the incarnation that begins with the rewind.
     """
     hidden = f"{LEFT}{incarnation}-{name}"
     temporary = _building_folder(parent)
@@ -196,10 +206,10 @@ def finish_backup_branches(parent: Store, incarnation: int) -> None:
     that frame is synced first.
 
     Args:
-        incarnation: that of the log.
+        incarnation: the current incarnation of the log.
 
     Raises:
-        DurabilityError: the disk refuses; then no branch is shown whose rewind might be lost.
+        DurabilityError: the disk reports an error; no branch is shown whose rewind may be lost.
     """
     files, where = parent.files, os.path.join(parent.path, FOLDER)
     folders = files.names(where) if files.exists(where) else []
@@ -260,7 +270,7 @@ def _write_and_rename(
 
 
 def branch_exists_error(name: str, path: str) -> SchemaError:
-    """Returns the error for a name that another branch has."""
+    """Returns the error for a name that is already in use for a branch."""
     return SchemaError(
         f"branch '{name}' exists already",
         hint=f"use another name, open it with nosync.open('{path}'), or drop it:"
@@ -286,7 +296,9 @@ def _write(
     """Writes a complete branch or copy into a new folder.
 
     Args:
-        disk: the files for writing; the caller settles its deferred syncs.
+        disk: the disk to write to; the caller runs its deferred syncs.
+        bring: links or copies a file of the parent into the new folder.
+        fork: the origin to record; `None` for a copy.
     """
     files, past, epoch = parent.files, beginning.history, beginning.version.epoch
     needed = past.files() | {
@@ -323,14 +335,14 @@ def _write(
 
 
 def drop_branch(parent: Store, name: str) -> int:
-    """Deletes a branch; it does not exist any more from the moment of its rename.
+    """Deletes a branch; it is renamed first, and does not exist any more from then on.
 
     Returns:
         the generation of its last owner, plus one.
 
     Raises:
-        SchemaError: it does not exist, or has branches itself.
-        FencedError: another process has it open.
+        SchemaError: the branch does not exist, or has branches itself.
+        FencedError: another process has the branch open.
     """
     files, path = parent.files, branch_folder(parent.path, name)
     names = branch_names(files, parent.path)
@@ -376,7 +388,7 @@ def sweep_leftovers(parent: Store) -> None:
 
 
 def _remove_unfinished(parent: Store, names: Iterable[str]) -> None:
-    """Deletes the unfinished and half-deleted ones of some branch folders."""
+    """Deletes the branch folders among `names` that are unfinished or half deleted."""
     unfinished = [name for name in names if name.startswith((MAKING, DROPPED))]
     if unfinished:
         with _owner_locked(parent):
@@ -386,7 +398,7 @@ def _remove_unfinished(parent: Store, names: Iterable[str]) -> None:
 
 @contextmanager
 def _owner_locked(parent: Store) -> Iterator[None]:
-    """A block that changes the branches of a log; it prevents a takeover of the log meanwhile.
+    """Protects a block that changes the branches of a log from a takeover of the log.
 
     Failure: 1. The owner has checked its generation, and is suspended. 2. Another process takes the
     log over and creates a branch. 3. The first one resumes, and deletes it. Therefore the
@@ -405,7 +417,7 @@ def _owner_locked(parent: Store) -> Iterator[None]:
 
 
 def notebook_branch(files: Files, log: str) -> str | None:
-    """Returns the branch in which a notebook of a log continues; None: the log itself."""
+    """Returns the branch in which a notebook of a log continues; None for the log itself."""
     path = os.path.join(log, FOLDER, IN_USE)
     if not branch_names(files, log) or not files.exists(path):
         return None
@@ -414,10 +426,10 @@ def notebook_branch(files: Files, log: str) -> str | None:
 
 
 def set_notebook_branch(files: Files, log: str, name: str | None) -> None:
-    """Records durably in which branch a notebook continues; None: the log itself.
+    """Records durably in which branch a notebook continues; `None` means the log itself.
 
     Args:
-        name: `A/B` is branch B of branch A.
+        name: the branch; `A/B` is branch B of branch A.
 
     Raises:
         SchemaError: the branch does not exist.
@@ -456,9 +468,9 @@ class BranchInfo(NamedTuple):
         at: the epoch at which it forked.
         now: its last epoch.
         owner: the process that has it open for writing, if any.
-        damaged: why its log cannot be read; then neither epoch is known.
-        replicas: the URLs of its copies, if it is at replicas alone and not on this disk; then
-            neither epoch is known, and `nosync.open(path, replicas=replicas)` restores it.
+        damaged: the reason why its log cannot be read; then neither epoch is known.
+        replicas: the URLs of its copies, if the branch is only on replicas and not on this disk.
+            Then neither epoch is known, and `nosync.open(path, replicas=replicas)` restores it.
     """
 
     name: str
@@ -471,7 +483,10 @@ class BranchInfo(NamedTuple):
 
 
 def list_branches(files: Files, log: str) -> dict[str, BranchInfo]:
-    """Returns the branches of the log in a folder, by name. Cost: each is opened for reading."""
+    """Returns the branches of the log in a folder, by name.
+
+    Cost: each branch is opened for reading.
+    """
     branches = {}
     for name in branch_names(files, log):
         path = branch_folder(log, name)
@@ -505,7 +520,7 @@ def _branch_info(path: str, name: str) -> BranchInfo:
 def open_by(owner: LogOwner | None) -> str | None:
     """Returns the process that has a log open for writing; None if no such process is known.
 
-    An owner on another host or in another container counts as alive.
+    An owner on another host or in another container counts as alive until it has released the log.
     """
     if owner is None or owner.released or HostIdentity().alive(owner.identity) is False:
         return None
@@ -513,9 +528,9 @@ def open_by(owner: LogOwner | None) -> str | None:
 
 
 def check_branch_exists(files: Files, path: str) -> None:
-    """Raises SchemaError if a folder would be a branch and does not exist.
+    """Raises SchemaError if a path denotes a branch that does not exist.
 
-    Opening must not create a branch. The opening of a branch of a dropped branch would otherwise
+    Opening must not create a branch. Otherwise the opening of a branch of a dropped branch would
     create an empty log in its place.
     """
     while os.path.basename(inner := os.path.dirname(path)) == FOLDER:
@@ -530,12 +545,12 @@ def move_log(
 ) -> bool:
     """Renames the folder of a log, with its branches. Returns False if nothing was renamed.
 
-    Nothing is renamed if the log or one of its branches is open, if something is at `target`, or
-    if the disk refuses. An empty folder at `target` is replaced.
+    Nothing is renamed if the log or one of its branches is open, if something is at `target`, or if
+    the disk reports an error. An empty folder at `target` is replaced.
 
     Args:
         target: a path in the same folder as `log`.
-        prepare: is called before the rename, while nothing can be opened, with the old and the new
+        prepare: called before the rename, while nothing can be opened, with the old and the new
             path of the log and of each branch.
     """
     with ExitStack() as locks, suppress(DurabilityError, CorruptLogError, TrustError):
@@ -556,7 +571,7 @@ def move_log(
 
 
 def current_folder(files: Files, known: LogLocation) -> str:
-    """Returns the folder of a log by its known location, also if it was renamed."""
+    """Returns the current folder of a log with a known location, even if it was renamed."""
     folder, old = os.path.split(known.path)
     with suppress(DurabilityError):
         for name in (old, *files.names(folder)):

@@ -5,28 +5,28 @@ Data are taken from the epoch. Definitions are the current ones, or those that c
 belong to them.
 
 A stage that can be read at the epoch continues from there. A live stage that cannot be read there
-is computed from its inputs: in a rewind before its frame is written; in a branch before the first
-write, because a gap marks its last epoch (`Stage.has`). A stopped stage that cannot be read there
-has no readable epoch after a rewind, and is omitted from a branch. An input that was declared later
-is empty.
+is computed from its inputs. A rewind does so before its frame is written. A branch does so before
+its first write, because a gap marks the last epoch of the stage (`Stage.has`). A stopped stage that
+cannot be read there has no readable epoch after a rewind, and is omitted from a branch. An input
+that was declared later is empty.
 
 A node with missing operator state is written without a plan, like one that another release planned
-differently. Therefore it is run once over its inputs before the first write, here and after any
-opening (`session/recovery/recover.py`).
+differently. Therefore it is run once over its inputs before the first write, as after any opening
+(`session/recovery/recover.py`).
 
 Each definition, and each rewind, records the whole catalog in a frame. An epoch was computed by the
 last catalog that was written before it, among the epochs that no rewind has undone. Epochs before
 the retained frames have no known catalog, because no catalog is retained for the past alone.
 
 The number of a log is never reused. So the rows of a stage at an epoch are read under its number at
-that epoch, even if it was renamed. The operator state is available for nodes that are unchanged to
-this day. A stage that was dropped later is computed from its inputs, like a stage that was defined
-later. A dropped input is lost, and the catalog with it.
+that epoch, even if it was renamed. The operator state is available for nodes that have not changed
+since. A stage that was dropped later is computed from its inputs, like a stage that was defined
+later. If an input was dropped later, its rows are lost, and the catalog cannot be used.
 
 Failure: 1. A stage stops; an epoch follows; the stage resumes and catches up. 2. A rewind takes the
 graph of that epoch, in which the stage is stopped, with the current layers, which contain the
-epoch. Therefore no layers are used of a node that was stopped at that epoch and has advanced since,
-only its history up to the stop.
+epoch. Therefore a node that was stopped at that epoch and has advanced since is restored from its
+history up to the stop, and not from its layers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from nosync_nb.store.timetravel.trace_plan import GraphAtEpoch
 from nosync_nb.trace.history.history import History
 
 _STATE = 1 << 16
-"""The kind of a checkpoint among frames; it sorts after the frame at which it was made."""
+"""The kind of a checkpoint in a list of frames; it sorts after the last frame that it covers."""
 
 
 class LogAtEpoch(NamedTuple):
@@ -78,7 +78,7 @@ def catalog_of_branch(seen: Snapshot, earlier: GraphAtEpoch) -> LogAtEpoch:
 
 
 def _stage_of_branch(stage: Stage, earlier: GraphAtEpoch) -> Stage | None:
-    """Returns a stage at the epoch; None if it has no epoch to read and none to compute."""
+    """Returns a stage at the epoch; None if it can neither be read nor computed there."""
     epoch, is_unread = earlier.epoch, stage.name in earlier.unread
     if is_unread and stage.frozen:
         return None
@@ -157,7 +157,7 @@ class HistoricalCatalog(NamedTuple):
 
 
 def historical_catalog(store: Store, epoch: int, now: int) -> HistoricalCatalog:
-    """Returns the catalog that computed an epoch; for epoch 0 that of epoch 1.
+    """Returns the catalog that computed an epoch; for epoch 0, the catalog that computed epoch 1.
 
     A definition after the commit of an epoch, and before the next one, does not belong to it.
 
@@ -165,10 +165,11 @@ def historical_catalog(store: Store, epoch: int, now: int) -> HistoricalCatalog:
         now: the last epoch.
 
     Raises:
-        TimeError: no retained frame has it; names the first epoch with a known catalog.
+        TimeError: no retained frame has the catalog; the hint names the first epoch with a known
+            one.
         CorruptLogError: a frame is damaged.
 
-    Cost: some us for each retained frame, and two checkpoints are read.
+    Cost: a few us for each retained frame, plus the read of two checkpoints.
     """
     known = _catalogs_by_epoch(store, now)
     if epoch not in known:
@@ -181,7 +182,7 @@ def historical_catalog(store: Store, epoch: int, now: int) -> HistoricalCatalog:
 
 
 def _catalogs_by_epoch(store: Store, now: int) -> dict[int, HistoricalCatalog]:
-    """Returns the known catalogs, by the epochs that they have computed."""
+    """Returns the known catalogs by epoch; each one computed its epoch."""
     files, folder = store.files, store.log.path
     frames = retained_frames(files, folder, store.log.head)
     steps = [(frame.position.seq, frame.kind, frame.payload) for frame in frames]
@@ -214,14 +215,14 @@ def _recorded_catalog(payload: Payload) -> HistoricalCatalog | None:
 def with_historical_catalog(seen: Snapshot, was: HistoricalCatalog, log_id: bytes) -> Snapshot:
     """Returns a snapshot with an earlier catalog and its graph, to be planned at one of its epochs.
 
-    Nothing of it is compiled, and none of the user's functions is loaded.
+    Nothing in the catalog is compiled, and none of the user's functions is loaded.
 
     Raises:
-        TimeError: one of its inputs was dropped later.
-        TrustError: it is unsigned, or signed with another key.
-        CorruptLogError: it is malformed.
+        TimeError: an input in the catalog was dropped later.
+        TrustError: the catalog is unsigned, or signed with another key.
+        CorruptLogError: the catalog is malformed.
 
-    Cost: O(nodes), each some us.
+    Cost: O(nodes), a few us each.
     """
     check_catalog(was.catalog, was.epoch)
     origin = signing.judge_signature(
@@ -263,7 +264,7 @@ class _EarlierGraph:
     def _mapped_node(self, node: Node) -> Node | None:
         """Returns a node at that epoch: the current one if it is unchanged, else one without state.
 
-        Returns None for an unnamed part that has changed, because its contents are unknown.
+        Returns None for an unnamed part that may have changed, because its contents are unknown.
         """
         now = self.seen.graph.nodes.get(node.id)
         if node.name is None:
@@ -284,7 +285,7 @@ class _EarlierGraph:
         return _unchanged_node(node, now) or bare
 
     def _handle_lost_rows(self, stage: Stage, node: Node) -> None:
-        """Handles a named collection whose rows are lost."""
+        """Hides the lost history of a dropped stage; raises TimeError for a dropped input."""
         if stage.is_input:
             raise TimeError(
                 f"input '{stage.name}', which existed at that epoch, was dropped later: its"

@@ -53,13 +53,13 @@ class GraphAtEpoch(NamedTuple):
     """A graph at an epoch.
 
     Attributes:
-        traces: by number, with layers that end at the epoch; some traces of nodes in the two sets
-            below are missing.
-        bare: nodes of named collections that have their rows, and no operator state.
+        traces: the traces by number, with layers that end at the epoch. Some traces of nodes in the
+            two sets below are missing.
+        bare: nodes of named collections that have their rows, but no operator state.
         refused: nodes that have nothing: parts without a name, and stages that are `unread`.
         unread: stages that cannot be read at the epoch, because they were defined later or had
             stopped; live ones are computed from their inputs.
-        taken: by log, the later changes that were subtracted from its traces.
+        taken: the later changes that were subtracted from the traces of each log.
     """
 
     epoch: int
@@ -81,15 +81,15 @@ def plan_as_of(
     """Returns the graph of a snapshot at one of its epochs.
 
     Args:
-        seen: a compiled snapshot, with operator state; a reader's snapshot is not compiled, and can
+        seen: a compiled snapshot, with operator state. A reader's snapshot is not compiled; it can
             only be planned at its last epoch, without operator state.
         frames: the retained frames of its log; without them the other sources are used.
-        moved: its graph is an earlier one, and its traces may be incomplete.
+        moved: True if the graph of the snapshot is an earlier one, so that traces may be missing.
 
     Raises:
         TimeError: the epoch does not exist, or an input cannot be read there; names readable ones.
 
-    Cost: O(nodes), each some us.
+    Cost: O(nodes), a few us each.
     """
     if not 0 <= epoch <= seen.epoch:
         raise TimeError(f"epoch {epoch} is not readable", hint=f"epochs 0 to {seen.epoch} are")
@@ -103,7 +103,7 @@ def plan_as_of(
 
 
 class _GraphPlanner:
-    """The state of planning, node by node in the order of the graph."""
+    """The state of the planning, which visits the nodes in the order of the graph."""
 
     def __init__(self, seen: Snapshot, epoch: int, recent: RecentFrames) -> None:
         self.seen, self.epoch, self.recent = seen, epoch, recent
@@ -111,7 +111,7 @@ class _GraphPlanner:
         self.bare: set[int] = set()
         self.refused: set[int] = set()
         self.unread: set[str] = set()
-        self.unwritten = seen.graph.unwritten  # frames do not have their changes
+        self.unwritten = seen.graph.unwritten  # frames do not contain their changes
         self.past = HistoricalInputs(seen.history, seen.epoch)
         self.stopped = self._stopped_nodes()
         self.taken: dict[int, Since] = {}
@@ -163,7 +163,7 @@ class _GraphPlanner:
         return True
 
     def _trace_from_layers(self, trace: Trace, log: int, number: int) -> Trace | None:
-        """Returns a trace at the epoch, by layers and frames; None if these do not suffice."""
+        """Returns a trace at the epoch from layers and frames; None if these do not suffice."""
         in_frames = not {log, number} & self.unwritten
         later = self.recent.of_trace(log, number) if in_frames else None
         earlier = trace_from_layers(trace, self.epoch, later)

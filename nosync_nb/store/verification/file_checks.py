@@ -6,7 +6,8 @@
     walk_frames             the frames of a segment, and the gaps between them
 
 This is the only verifier of the format. The owner verifies its log with it (survey.py, verify.py).
-The keeper verifies what it scrubs and every byte that it ships. A restore verifies what it fetches.
+The keeper verifies every file that it scrubs and every byte that it ships. A restore verifies every
+file that it fetches.
 
 Recovery stops at the first frame that does not follow its predecessor, because the lost bytes may
 have been anything. Verification reports which frames are lost, and reads all others. After a gap it
@@ -46,11 +47,11 @@ class RowsFile(Protocol):
 
     @property
     def size(self) -> int | None:
-        """Its size in bytes; None if only a pack records it."""
+        """The size of the file in bytes; None if only a pack records it."""
 
     @property
     def digest(self) -> str | None:
-        """Its digest; None if only a pack records it."""
+        """The digest of the file; None if only a pack records it."""
 
 
 def rows_damage(
@@ -59,7 +60,8 @@ def rows_damage(
     """Returns the damage of a file of rows; empty if it is the recorded one.
 
     Args:
-        size: of the file.
+        size: the size of the file in bytes.
+        recorded: the record of the file in the log.
         watch: see `checksums.file_damage`.
     """
     if recorded.size is not None and size != recorded.size:
@@ -68,16 +70,16 @@ def rows_damage(
 
 
 def checkpoint_damage(data: bytes, name: str, path: str) -> str:
-    """Returns the damage of a checkpoint with those bytes; empty: none."""
+    """Returns the damage of a checkpoint with these bytes; empty if it is intact."""
     state = checkpoint.decode_checkpoint(data, name, path)
     return state if isinstance(state, str) else ""
 
 
 def closed_segment_damage(read: Read, recorded: Segment | None, successor: Segment) -> str:
-    """Returns the damage of a segment with a successor; empty: none.
+    """Returns the damage of a segment that has a successor; empty if the segment is intact.
 
     Args:
-        recorded: its header; None: that of the file is used, and its frames must fit it.
+        recorded: the header of the segment; `None` uses the header in the file.
     """
     header, end = read(0, segments.HEADER_BYTES), successor.start
     segment = recorded or segments.decode_header(header)
@@ -101,12 +103,13 @@ class FrameRun(NamedTuple):
 
 
 class FrameGap(NamedTuple):
-    """Bytes of the stream without a valid next frame: the offset, the frames and the reason.
+    """A gap in the stream of frames: bytes that contain no valid next frame.
 
     Attributes:
+        offset: the offset of the gap in the stream.
         seq: the number of the first missing frame.
-        upto: the number of the first frame after the gap; None: no further frame.
-        reason: in words.
+        upto: the number of the first frame after the gap; None if no frame follows.
+        reason: the reason why the next frame is invalid, in words.
     """
 
     offset: int
@@ -116,7 +119,7 @@ class FrameGap(NamedTuple):
 
     @property
     def frames(self) -> str:
-        """The missing frames, for people."""
+        """The missing frames in words."""
         if self.upto is None:
             return f"frame {self.seq} and what follows it"
         if self.upto > self.seq + 1:
@@ -125,7 +128,7 @@ class FrameGap(NamedTuple):
 
 
 def walk_frames(read: Read, segment: Segment, stop: int) -> Iterator[Frame | FrameGap]:
-    """Yields the frames of a segment up to the end of a frame at `stop`, and gaps among them.
+    """Yields the frames of a segment up to `stop`, where a frame ends, and the gaps between them.
 
     Args:
         read: returns bytes of the segment's file.
@@ -140,11 +143,11 @@ def walk_frames(read: Read, segment: Segment, stop: int) -> Iterator[Frame | Fra
 def walk_runs(
     read: Read, segment: Segment, stop: int, *, start: Mark | None = None, resume: bool = True
 ) -> Iterator[FrameRun | FrameGap]:
-    """As `walk_frames`, with the bytes of the frames.
+    """Yields runs of frames with their bytes, and the gaps between them; see `walk_frames`.
 
     Args:
-        start: a mark of the segment to begin at; None: its first.
-        resume: continues after a gap; False: the first gap is the end.
+        start: the mark of the segment at which to begin; `None` means the first one.
+        resume: True continues after a gap; False ends at the first gap.
     """
     end, size = start or segment.start, _PIECE
     while end.offset < stop:
@@ -179,10 +182,10 @@ _cached_stretch = lru_cache(_STRETCHES_MAX)(frames.scan_buffer)
 
 
 def _resume_mark(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | None:
-    """Returns the mark before the next valid frame after an invalid one, or None.
+    """Returns the mark before the next valid frame after an invalid one; None if there is none.
 
-    A frame with a damaged digest also hides its successor's chain value. Therefore the successor is
-    also tried with the digest that the damaged frame should have.
+    The successor of a frame with a damaged digest does not match the stored digest. Therefore the
+    successor is also checked with the digest that the damaged frame should have.
     """
     search = end.offset
     for _ in range(_TRIES_MAX):
@@ -201,7 +204,10 @@ def _resume_mark(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | N
 
 
 def _next_header(read: Read, segment: Segment, behind: int, stop: int) -> Position | None:
-    """Returns the next header after an offset; pieces overlap by one header."""
+    """Returns the position of the next frame header after an offset; None if there is none.
+
+    The pieces that are read overlap by one header, so that none is missed.
+    """
     at = behind
     while at < stop:
         data = read(segment.local(at), min(_PIECE, stop - at))
@@ -213,7 +219,10 @@ def _next_header(read: Read, segment: Segment, behind: int, stop: int) -> Positi
 
 
 def _computed_digest(read: Read, segment: Segment, end: Mark, position: Position) -> bytes | None:
-    """Returns the digest after a frame with a damaged digest, if it alone is between two marks."""
+    """Returns the digest that a damaged frame should have, from its bytes.
+
+    Returns None unless this frame alone lies between the mark and the next header.
+    """
     size = position.offset - end.offset
     if position.seq != end.seq + 2 or size < frames.OVERHEAD_BYTES:
         return None
@@ -221,7 +230,6 @@ def _computed_digest(read: Read, segment: Segment, end: Mark, position: Position
 
 
 def _next_frame_is_valid(read: Read, segment: Segment, mark: Mark, stop: int) -> bool:
-    """Returns True if the frame after a mark is valid."""
     size = min(_PIECE, stop - mark.offset)
     data = read(segment.local(mark.offset), size)
     need = frames.bytes_needed(data, mark)

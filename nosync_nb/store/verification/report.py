@@ -14,10 +14,10 @@ class DamagedRange(NamedTuple):
     """Bytes that differ from those that were written.
 
     Attributes:
-        file: its name in the log's folder, or in one of the inner folders.
+        file: the name of the file in the log's folder, or in one of the inner folders.
         what: the kind of damage.
-        stage: the stage whose rows it has; None: several stages, or unknown.
-        epochs: the epochs in the file, or the damaged epochs of a segment; None: unknown.
+        stage: the stage whose rows the file contains; None if there are several, or if unknown.
+        epochs: the epochs in the file, or the damaged epochs of a segment; None if unknown.
     """
 
     file: str
@@ -35,11 +35,12 @@ class ReplicaFinding(NamedTuple):
     """The result of the verification of a replica.
 
     Attributes:
-        url: its location.
-        state: `level`, or `behind` (the last commits are missing), or `differs` (`damage` has the
-            files), or `unreachable` (`why` has the reason).
-        epoch: its last epoch, if known.
-        damage: of its files.
+        url: the URL of the replica.
+        state: `level`; `behind` if the last commits are missing; `differs` if files differ, which
+            `damage` lists; or `unreachable`, for the reason in `why`.
+        epoch: the last epoch of the replica; None if unknown.
+        damage: the damage of the replica's files.
+        why: the reason for the state; empty if there is none to report.
     """
 
     url: str
@@ -58,11 +59,12 @@ class VerificationReport(NamedTuple):
 
     Attributes:
         path: the log's folder.
-        epoch: its last epoch.
-        files, bytes: the numbers that were read from this disk; reads by replicas are not counted.
-        seconds: how long it took.
-        damage: of the log's own files; empty if all are intact.
-        replicas: the result for each, in the order of the settings.
+        epoch: the last epoch of the log.
+        files, bytes: the number of files and bytes that were read from this disk; reads at replicas
+            are not counted.
+        seconds: the duration in seconds.
+        damage: the damage of the log's own files; empty if all are intact.
+        replicas: the result for each replica, in the order of the settings.
         notes: remarks that are not damage.
     """
 
@@ -101,7 +103,7 @@ class VerificationReport(NamedTuple):
 
 
 def findings_text(epochs: range | None) -> str:
-    """Returns epochs in words; empty if they are unknown."""
+    """Returns a range of epochs in words; empty if the epochs are unknown."""
     if not epochs:
         return ""
     if len(epochs) == 1:
@@ -112,6 +114,6 @@ def findings_text(epochs: range | None) -> str:
 def combined_reports(
     damage: Sequence[DamagedRange], again: Sequence[DamagedRange]
 ) -> list[DamagedRange]:
-    """Returns the damage that the second report confirms, as reported the second time."""
+    """Returns the damage that the second report confirms: its entries for files in the first."""
     files = {each.file for each in damage}
     return [each for each in again if each.file in files]

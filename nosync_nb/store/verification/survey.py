@@ -1,7 +1,8 @@
 """Surveys the current contents of a log: segments, checkpoints, and the files that they name.
 
 Segments and checkpoints are read and verified during the survey, because only they name the other
-files. Those are listed with size and digest, the stage of their rows and the epochs of these.
+files. Each of the other files is listed with its size, its digest, and the stage and the epochs of
+its rows.
 
 IMPORTANT: the owner may merge, write checkpoints and delete files meanwhile. Then a survey mixes
 several moments, and a file may seem to be missing. It is damaged only if a later survey reports the
@@ -43,7 +44,7 @@ their files.
 
 
 class PresentFile(NamedTuple):
-    """A segment or a checkpoint: how many bytes of its file count."""
+    """A segment or a checkpoint, and the number of its bytes that are part of the log."""
 
     name: str
     size: int
@@ -57,12 +58,14 @@ class LogSurvey(NamedTuple):
         files: the files of rows, by name.
         held: segments and checkpoints, the current ones first.
         segments: the segments of the log, ascending.
-        state: the newest checkpoint, if one can be read.
-        epoch: the last one.
-        ends: the end of the stream after each epoch, or rewind to one, since the newest checkpoint.
-        stages: the names of stages by the numbers of their logs and traces.
+        state: the name of the newest checkpoint; None if no checkpoint can be read.
+        epoch: the last epoch.
+        ends: for each commit or rewind since the newest checkpoint, its end offset in the stream of
+            frames and its epoch.
+        stages: the names of stages, by the numbers of their logs and traces.
         owed: the stages whose files are shipped to replicas last.
-        damage: of segments and checkpoints.
+        damage: the damage of segments and checkpoints.
+        notes: remarks that are not damage.
     """
 
     log_id: bytes
@@ -87,9 +90,11 @@ def survey_log(files: Files, folder: str, machine: HostIdentity, counted: Counte
 
     Raises:
         DurabilityError: the folder cannot be read.
-        CorruptLogError: a part of the log has another format than this program's.
+        CorruptLogError: a part of the log has a format that this program does not support.
 
-    Cost: all segments and checkpoints are read, 5 us a frame; memory for the names in them.
+    Cost: reads all segments and checkpoints, at 5 us for each frame.
+
+    Memory: the names in the segments and checkpoints.
     """
     return _Surveyor(files, folder, machine, counted).survey()
 
@@ -105,7 +110,7 @@ class _DecodedCheckpoint(NamedTuple):
 
 
 class _Surveyor:
-    """The state of one survey."""
+    """One survey: reads checkpoints and segments, and collects the files, damage and notes."""
 
     def __init__(self, files: Files, folder: str, machine: HostIdentity, counted: Counted) -> None:
         self._files, self._folder, self._machine = files, folder, machine
@@ -120,7 +125,7 @@ class _Surveyor:
         self._following = LabelHistory(None)
         self._epoch: int | None = None
         self._last = 0
-        self._since = self._first = 0  # the log ends of the oldest and newest checkpoint
+        self._since = self._first = 0  # the end offsets of the oldest and the newest checkpoint
         self._published: int | None = None  # the end of the published stream, if known
 
     def survey(self) -> LogSurvey:
@@ -143,7 +148,7 @@ class _Surveyor:
             self._held.append(PresentFile(stated.name, stated.size))
             for each in stated.files:
                 self._add_file(each._replace(current=stated is states[0]))
-        # Without a readable checkpoint the begin of the log is unknown.
+        # Without a readable checkpoint the beginning of the log is unknown.
         lost = not states and checkpoint.checkpoint_names(names)
         short = not lost and (not path or path[0].start.offset > since)
         self._read_all(path, chain, known, short=short)
@@ -163,7 +168,7 @@ class _Surveyor:
         )
 
     def _stream_limits(self) -> tuple[int | None, int]:
-        """Returns the end of the published stream, if known, and the last frame on disk."""
+        """Returns the end of the published stream, None if unknown, and the last durable frame."""
         path = os.path.join(self._folder, "generation")
         known = 0
         recorded = None
@@ -212,16 +217,16 @@ class _Surveyor:
 
     def _fits(self, state: Checkpoint, path: Sequence[Segment]) -> bool:
         if not path or state.mark.offset < path[0].start.offset:
-            return True  # its segment is damaged, too
+            return True  # undecidable: the segment of its frame is damaged, too
         try:
             return recovery.tail_holds(
                 self._files, self._folder, Chain([*path], [], None), state.mark
             )
         except DurabilityError:
-            return True  # the segment is checked in any case
+            return True  # undecidable: the segment is unreadable, which its own check reports
 
     def _report_unfit(self, unfit: Sequence[_DecodedCheckpoint], path: Sequence[Segment]) -> None:
-        """Reports checkpoints that do not fit the frames, unless the frames are damaged."""
+        """Reports checkpoints that do not belong to the log, unless its frames are damaged."""
         hit = self._damaged_segments()
         for name, state, *_ in unfit:
             if recovery.leftover_files(state, path):
@@ -230,7 +235,6 @@ class _Surveyor:
                 self._damage.append(DamagedRange(name, "it belongs to another frame"))
 
     def _damaged_segments(self) -> list[tuple[int, int]]:
-        """Returns the damaged segments."""
         return segments.segment_names([each.file for each in self._damage])
 
     def _add_file(self, each: ExpectedFile) -> None:
@@ -238,7 +242,7 @@ class _Surveyor:
         self._named[each.name] = each if listed is None else listed.joined(each)
 
     def _linked_segments(self, names: Sequence[str], since: int) -> Chain:
-        """Returns the linked segments; unordered, if some cannot be read."""
+        """Returns the chain of segments; one without an order if some cannot be read."""
         for key in segments.segment_names(names):
             try:
                 segments.read_header(self._files, self._folder, key)
@@ -251,7 +255,7 @@ class _Surveyor:
         return segments.linked_segments(self._files, self._folder, names, since=since)
 
     def _reachable_segments(self, chain: Chain, names: Sequence[str]) -> list[Segment]:
-        """Returns the segments of the log, with remaining ones before the oldest checkpoint."""
+        """Returns the segments of the log, also remaining ones before the oldest checkpoint."""
         if self._damaged_segments():
             return []
         first = chain.live[0].before if chain.live else segments.segment_names(names)[-1:]
@@ -263,7 +267,8 @@ class _Surveyor:
         """Reads the segments, and decides whether missing frames at the end ever existed.
 
         Args:
-            short: the first of them begins after the oldest checkpoint.
+            known: the number of the last frame that is known to have been on disk.
+            short: True if the first segment begins after the oldest checkpoint.
         """
         published = self._published
         end = self._read_in_order(path, None if chain.missing is not None else published)
@@ -291,7 +296,11 @@ class _Surveyor:
         self._read_in_order(rest, published if newest else None)
 
     def _read_in_order(self, path: Sequence[Segment], last: int | None) -> Mark | None:
-        """Reads segments in order; `last` is the end of the last one. Returns the mark after it."""
+        """Reads segments in order; returns the mark after the last one, None if it is unknown.
+
+        Args:
+            last: the offset at which the last segment must end; None if it is unknown.
+        """
         end: Mark | None = None
         for index, segment in enumerate(path):
             after = path[index + 1] if index + 1 < len(path) else None
@@ -308,7 +317,7 @@ class _Surveyor:
         return end
 
     def _read_segment(self, segment: Segment, stop: int | None) -> Mark | None:
-        """Reads one segment; returns the mark after it, None if that is unknown."""
+        """Reads one segment; returns the mark after it, None if the mark is unknown."""
         try:
             with closing(self._files.open(os.path.join(self._folder, segment.name))) as file:
                 return self._read_frames(file, segment, stop)
@@ -336,7 +345,7 @@ class _Surveyor:
                 self._following.record_missing_frames()
                 if each.upto is not None or stop is not None:
                     gap, end = each, None
-                continue  # else `_was_on_disk` decides whether it was synced
+                continue  # without a known end, `_was_on_disk` decides if the bytes were synced
             epoch = self._process_frame(segment, each)
             if gap is not None:
                 self._add_lost_frames(segment, gap, epoch)
@@ -352,7 +361,7 @@ class _Surveyor:
         return end
 
     def _add_lost_frames(self, segment: Segment, gap: FrameGap, later: int | None) -> None:
-        """Records damaged frames; `later` is the first epoch after them."""
+        """Records damaged frames as damage; `later` is the first epoch after them, if any."""
         last_epoch = self._epoch
         epochs = None
         if later is not None and last_epoch is not None:
@@ -372,7 +381,7 @@ class _Surveyor:
                     self._stages.update(stages_of(payload.meta))
                     self._owed.follow(requirement, offset)
                 wrongs = [*self._following.wrong(frame.kind, payload)]
-                if offset > self._since:  # else a checkpoint includes it, and its repair
+                if offset > self._since:  # else the checkpoints include the frame and its repair
                     self._damage += [self._clock_damage(segment, frame, wrong) for wrong in wrongs]
                     named = named_files({}, payloads.entries_by_log([payload]))
                     current = offset > self._first
@@ -400,7 +409,7 @@ class _Surveyor:
         return DamagedRange(segment.name, what, names.get(wrong.log), epochs)
 
     def _was_on_disk(self, last: Segment, chain: Chain, known: int) -> bool:
-        """Decides whether bytes after the last frame, or missing ones, were ever on disk."""
+        """Returns True if damaged or missing bytes after the last frame were once on disk."""
         if any(each.file == last.name for each in self._damage):
             return True
         rest = Chain([last], chain.detached, chain.missing)

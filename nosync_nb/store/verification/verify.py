@@ -3,10 +3,12 @@
     survey -> the files of rows -> damaged files again, after another survey
 
 A file that is missing, or differs from its record, is checked again against a new survey, because
-the owner may have merged it away. Only damage in every round is reported. So verification waits for
-no one, and works for logs in use.
+the owner may have merged it away. Only damage in every round is reported. So verification does not
+wait for the owner, and works for logs in use.
 
-Cost: every byte is read once; memory for the names of files, and for a piece of one.
+Cost: reads every byte once.
+
+Memory: the names of files, and a piece of one file.
 
 `immutable_files` lists the files of a log that do not change any more, with a check for each. A
 file of rows is checked by its digest in the log, a checkpoint by its own checksums. A segment is
@@ -62,7 +64,7 @@ class VerifiedState(NamedTuple):
 
 
 class ReadTally:
-    """Counts reads, and pauses after each piece."""
+    """Counts the files and bytes that were read, and pauses after each piece."""
 
     def __init__(self, pause: Pause | None) -> None:
         self.files = 0
@@ -83,7 +85,7 @@ class ReadTally:
         copies: Sequence[ReplicaFinding] = (),
         notes: Sequence[str] = (),
     ) -> VerificationReport:
-        """Returns the report."""
+        """Returns the report of a verification, with these counts."""
         all_notes = (*log.survey.notes, *notes)
         epoch = log.survey.epoch
         counts = (self.files, self.bytes, seconds)
@@ -100,13 +102,13 @@ def verify(
     """Reads a log, and reports where it differs from its records; changes nothing.
 
     Args:
-        path: its folder, also of a log that is open, here or elsewhere.
-        pause: called after each piece that was read, to let others run.
+        path: the folder of the log; the log may be open, in this process or in another one.
+        pause: called after each piece that was read, to let other threads run.
 
     Raises:
         DurabilityError: there is no log, or its folder cannot be read.
         TrustError: the folder is a link.
-        CorruptLogError: it has another format than this program's.
+        CorruptLogError: the log has a format that this program does not support.
     """
     files, machine, began = files or Files(), machine or HostIdentity(), time.monotonic()
     folder = admitted_files(files, path)
@@ -116,11 +118,11 @@ def verify(
 
 
 def admitted_files(files: Files, path: str) -> str:
-    """Returns the folder of a log after checks that it may be read.
+    """Returns the real folder of a log, after checks that the folder may be read.
 
     Raises:
-        DurabilityError: it has no log.
-        TrustError: it is a link, or other users can write it.
+        DurabilityError: the folder contains no log.
+        TrustError: the folder or an inner folder is a link, or can be written by other users.
     """
     parent, name = os.path.split(os.path.abspath(path))
     folder = os.path.join(os.path.realpath(parent), name)
@@ -133,19 +135,19 @@ def admitted_files(files: Files, path: str) -> str:
 def verified_state(
     files: Files, folder: str, machine: HostIdentity, tally: ReadTally
 ) -> VerifiedState:
-    """Reads all of a log, and reads again what seems to be damaged."""
+    """Reads all files of a log, and again those that seem damaged, in at most `_ROUNDS` rounds."""
     surveyed = survey_log(files, folder, machine, tally)
     tally.files += len(surveyed.held)
     damage = [*surveyed.damage, *of_files(files, folder, surveyed, surveyed.files.values(), tally)]
     for _ in range(_ROUNDS - 1):
         if not damage:
             break
-        reached = surveyed.epoch  # an inconsistent survey may miss the newest frames
+        reached = surveyed.epoch  # because an inconsistent survey may miss the newest frames
         surveyed = survey_log(files, folder, machine, tally)
         surveyed = surveyed._replace(epoch=max(reached, surveyed.epoch))
         suspected = {each.file for each in damage}
         again = [each for name, each in surveyed.files.items() if name in suspected]
-        if any(each.digest is None for each in again):  # only packs have the digest
+        if any(each.digest is None for each in again):  # only a pack has the digest, so read all
             again = [*surveyed.files.values()]
         damage = combined_reports(
             damage,
@@ -163,7 +165,14 @@ def of_files(
     *,
     count: bool = True,
 ) -> list[DamagedRange]:
-    """Returns the damage of some files of rows, and of files that only packs among them name."""
+    """Returns the damage of files of rows.
+
+    Files without a digest are checked last, because the packs among the files have their digests.
+
+    Args:
+        expected: the files to check.
+        count: True if `tally` counts these files.
+    """
     damage: list[DamagedRange] = []
     named: dict[str, ExpectedFile] = {}
     alone = []
@@ -182,7 +191,7 @@ def of_files(
 def completed_report(
     files: Files, folder: str, surveyed: LogSurvey, tally: Callable[[int], None]
 ) -> LogSurvey:
-    """Returns a survey with the digests of files that only packs name; reads packs for that."""
+    """Reads the packs of a log, and adds to a survey the digests of files that only packs name."""
     if all(each.digest is not None for each in surveyed.files.values()):
         return surveyed
     named: dict[str, ExpectedFile] = {}
@@ -205,7 +214,7 @@ def _file_damage(
     tally: ReadTally,
     named: dict[str, ExpectedFile],
 ) -> list[DamagedRange]:
-    """Returns the damage of one file; records the files that it names, if it is an intact pack."""
+    """Returns the damage of one file; if it is an intact pack, adds the files in it to `named`."""
     try:
         flaws = check_item(files, path_of_rows(folder, each.name), each, tally, named)
     except DurabilityError as error:
@@ -222,7 +231,11 @@ def check_item(
     tally: Callable[[int], None],
     named: dict[str, ExpectedFile] | None = None,
 ) -> list[FileDamage]:
-    """Returns the damage of a file at any path: the log's own, or a copy that shall replace it."""
+    """Returns the damage of a file at any path: the log's own, or a copy that may replace it.
+
+    Args:
+        named: receives the files that an intact pack names; `None` ignores them.
+    """
     with closing(files.open(path)) as file:
 
         def read(offset: int, size: int) -> bytes:
@@ -255,7 +268,7 @@ def path_of_rows(folder: str, name: str) -> str:
 
 
 def damage_of(each: ExpectedFile, flaw: FileDamage, stages: Mapping[int, str]) -> DamagedRange:
-    """Returns a flaw as reported damage: with the stage, if only one stage is affected."""
+    """Returns the reported damage for a flaw, with the stage if only one stage is affected."""
     numbers = each.traces if flaw.trace is None else {flaw.trace}
     names = {stages.get(number, f"trace {number}") for number in numbers}
     known = {name for name in names if not name.startswith("trace ")} or names
@@ -269,14 +282,14 @@ class ImmutableFile(NamedTuple):
     """A file that does not change any more.
 
     Attributes:
-        name: in the log's folder, or in the inner one for its kind.
-        size: how many bytes of it count, from the first on; None: the size of the copy, because the
-            damaged file does not determine it.
-        prove: returns the damage of the file at a path; empty: it is intact.
-        current: up-to-date replicas have it as well.
-        after: log offset from which a replica must hold this file; 0 = optional.
-        framed: True if a frame names it; else it is named by a checkpoint alone, and replicas with
-            that checkpoint have it.
+        name: the name of the file in the log's folder, or in the inner folder for its kind.
+        size: the number of its first bytes that are part of the log. None if the file is damaged
+            and does not determine the size: then all bytes of a copy count.
+        prove: returns the damage of the file at a path; empty if it is intact.
+        current: True if an up-to-date replica has the file as well.
+        after: the log offset from which a replica must hold the file; 0 if it is optional.
+        framed: True if a frame names the file. False if only a checkpoint names it: then replicas
+            with that checkpoint have it.
     """
 
     name: str
@@ -288,7 +301,7 @@ class ImmutableFile(NamedTuple):
 
 
 def immutable_files(surveyed: LogSurvey) -> dict[str, ImmutableFile]:
-    """Returns the files of a log that can be checked, by name: rows, then checkpoints, segments."""
+    """Returns the immutable files of a log by name: rows, then checkpoints, then segments."""
     owed = surveyed.owed
     checkable = [each for each in surveyed.files.values() if each.digest is not None]
     named = [_rows_file(each.with_required_offset(owed), owed.numbers) for each in checkable]
@@ -332,7 +345,7 @@ def _checkpoint_check(name: str) -> Prove:
 
 
 def _segment_check(recorded: Segment | None, successor: Segment) -> Prove:
-    """Returns the check of a segment; `recorded` is None if its header is damaged here."""
+    """Returns the check of a segment; `recorded` is None if the local header is damaged."""
 
     def prove(files: Files, path: str, counted: Counted) -> str:
         with closing(files.open(path)) as file:

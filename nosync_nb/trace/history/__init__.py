@@ -1,4 +1,5 @@
-"""Stores the history of a collection: its changes in packs, from which any epoch can be read.
+"""Stores the history of collections: their changes, from which any retained epoch can be read.
 
-A tree over epochs, whose nodes hold what changed in their interval, as sections of files.
+The changes are stored in packs, which form a tree over epochs. A pack has a section for each trace
+with the changes of the trace in an interval of epochs.
 """

@@ -1,7 +1,7 @@
 """Opens packs and part files of history, and reads sums from them.
 
-An archive keeps a bounded number of files mapped. It receives the tree of packs only as an
-argument, so that readers with different views share it.
+An archive caches a bounded number of mapped files. It does not store the tree of packs, but
+receives it as an argument, so that readers with different views can share the archive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ OPEN_MAX = 256
 
 
 class ArchivedSums(NamedTuple):
-    """The contents of packs for a trace and an interval, by layout: updates, and filed batches."""
+    """The changes of a trace in an interval, from packs.
+
+    Attributes:
+        updates: by layout the updates that are stored in packs.
+        large: by layout the large changes that are stored in part files.
+    """
 
     updates: dict[Layout, list[Updates]]
     large: dict[Layout, list[Large]]
@@ -48,10 +53,13 @@ class RowWeight(NamedTuple):
 
 
 class Archive:
-    """Packs in one folder, and the part files they refer to in another.
+    """Packs in one folder, and the part files that they reference in another.
 
     Attributes:
-        thorough: validates every value of a file, because this user has not signed the log.
+        folder: the folder of packs.
+        parts: the folder of part files.
+        thorough: True if every value of a file is validated, because this user has not signed the
+            log.
     """
 
     def __init__(self, folder: str, parts: str, *, files: Files = DISK) -> None:
@@ -77,7 +85,7 @@ class Archive:
         return write_pack(self.folder, sections, stem, files=self.files)
 
     def pack(self, node: PackNode) -> Pack:
-        """Returns the opened pack of a node."""
+        """Returns the pack of a node, which is opened if it is not cached."""
         pack: Pack = self._cached(
             node.name,
             lambda: Pack(
@@ -92,7 +100,7 @@ class Archive:
         return pack
 
     def parts_of(self, node: PackNode, trace: int) -> set[str]:
-        """Returns the part files that a pack refers to for a trace."""
+        """Returns the names of the part files that a pack references for a trace."""
         sections = self.pack(node).sections(trace)
         return {ref.path for each in sections for _, refs in each.large for ref in refs}
 
@@ -108,12 +116,12 @@ class Archive:
                 for trace in self.pack(node).numbers:
                     files = by_trace.setdefault(trace, set()) if trace in traces else others
                     files |= self.parts_of(node, trace)
-            except CorruptLogError:  # the traces of its files are unknown
+            except CorruptLogError:  # the traces of the part files are unknown
                 others.update(node.parts)
         return {trace: files - others for trace, files in by_trace.items()}
 
     def part(self, ref: PartRef, layout: Layout) -> Batch:
-        """Returns a mapped part."""
+        """Returns a part, which is mapped if it is not cached."""
         key = (ref.path, layout)
 
         def load() -> Batch:
@@ -123,13 +131,13 @@ class Archive:
 
         batch: Batch = self._cached(key, load)
         (current,) = readable((batch,))
-        if current is not batch:  # the file was truncated, and is repaired
+        if current is not batch:  # the file was truncated and has been repaired
             with self._lock:
                 self._open[key] = current
         return current
 
     def read(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> ArchivedSums:
-        """Reads the changes of a trace over `[lower, upper)` from as few packs as possible."""
+        """Reads the changes of a trace in `[lower, upper)`, with sums where possible."""
         sums = ArchivedSums({}, {})
         for section, stop in self._sections(tree, trace, lower, upper):
             updates = section.updates(lower, stop)
@@ -141,7 +149,7 @@ class Archive:
         return sums
 
     def weight(self, tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> RowWeight:
-        """Counts the rows that `read` returns. Cost: no row is read."""
+        """Counts the rows that `read` returns, without reading them."""
         weight = RowWeight(0, 0)
         for section, stop in self._sections(tree, trace, lower, upper):
             large = (refs for epoch, refs in section.large if lower <= epoch < stop)
@@ -152,14 +160,14 @@ class Archive:
     def _sections(
         self, tree: Iterable[PackNode], trace: int, lower: int, upper: int
     ) -> Iterator[tuple[Section, int]]:
-        """Yields the sections to read for `[lower, upper)`, each with the end of its interval."""
+        """Yields the sections to read for `[lower, upper)`, each with the end of its share."""
         for node in _nodes_within(tree, trace, lower, upper):
             stop = min(upper, node.clip)
             for section in self.sections(node, trace):
                 yield section, stop
 
     def large_batches(self, sums: ArchivedSums) -> list[tuple[Batch, ...]]:
-        """Returns the large batches, each as its parts. Cost: files are mapped."""
+        """Returns the large batches, each as its parts; maps their files."""
         return [
             tuple(self.part(ref, layout) for ref in refs)
             for layout, large in sums.large.items()
@@ -167,7 +175,10 @@ class Archive:
         ]
 
     def sections(self, node: PackNode, trace: int) -> tuple[Section, ...]:
-        """Returns the sections of a trace in a pack; a damaged pack is reopened the next time."""
+        """Returns the sections of a trace in a pack.
+
+        A damaged pack is removed from the cache, so that the next call opens the file again.
+        """
         try:
             return self.pack(node).sections(trace)
         except CorruptLogError:
@@ -176,7 +187,7 @@ class Archive:
             raise
 
     def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns the cached file of a key, or opens it and evicts the least recently used one."""
+        """Returns the cached file of a key; opens it if necessary, and evicts the oldest ones."""
         with self._lock:
             file = self._open.get(key)
             if file is not None:
@@ -191,20 +202,23 @@ class Archive:
 
 
 def unpacked_changes(sums: ArchivedSums) -> list[Batch]:
-    """Returns the changes outside of files, one batch for each layout. Cost: that of sorting."""
+    """Returns the sum of the changes in packs, as one batch for each layout.
+
+    Cost: that of sorting the changes.
+    """
     return [b for layout, some in sums.updates.items() if len(b := add_sums(layout, some))]
 
 
 def add_sums(layout: Layout, updates: Sequence[Updates]) -> Batch:
-    """Returns the sum of updates."""
+    """Returns the sum of updates as a batch."""
     return arrange(layout, concat_updates(updates, layout.types))
 
 
 def total_of(batches: Sequence[Batch], layout: Layout) -> Batch:
-    """Adds up batches of the same columns in any layouts, in the layout of the largest.
+    """Adds up batches with the same columns in any layouts; uses the layout of the largest batch.
 
     Args:
-        layout: of the empty sum, if there are no batches.
+        layout: the layout of the empty sum if there are no batches.
     """
     if not batches:
         return empty_batch(layout)
@@ -215,7 +229,7 @@ def total_of(batches: Sequence[Batch], layout: Layout) -> Batch:
 def _nodes_within(
     tree: Iterable[PackNode], trace: int, lower: int, upper: int
 ) -> Iterator[PackNode]:
-    """Yields the nodes to read for `[lower, upper)`: sums inside, and leaves that overlap."""
+    """Yields the nodes to read for `[lower, upper)`: sums inside it, and leaves that overlap it."""
     for node in tree:
         low, high = node.extent(trace)
         if high <= lower or low >= upper or low >= high:

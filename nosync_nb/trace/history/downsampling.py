@@ -1,13 +1,13 @@
 """Decides which past epochs are merged into groups, and which packs are rewritten. Pure functions.
 
-Epochs become coarser with their age, as `RetainedEpochs` says: groups of 16, of 256, and so on. A
-pack that is partly old is cut there. A pinned epoch keeps an interval of its own, whatever happens
-to its neighbours. A sum whose packs have few groups left takes their place.
+With their age, epochs are merged into coarser groups, of 16, of 256, and so on (`RetainedEpochs`).
+A pack of which only a part is old enough is split. A pinned epoch stays individually readable,
+whatever happens to its neighbours. A sum whose packs have few groups left is rewritten as a leaf.
 
-Design: a leaf is rewritten only if that leaves at most half of its groups, and a sum becomes a leaf
-once for a grain. So downsampling writes at most three times what was packed, for each factor of 16,
-however often it is called. And the packs that opening a log must know of are bounded by the number
-of readable epochs, not by the number of committed ones.
+Design: a leaf is rewritten only if at most half of its groups remain, and a sum becomes a leaf only
+once for each grain. So for each factor of 16, downsampling writes at most three times the packed
+bytes, however often it is called. The number of packs in the manifest is bounded by the number of
+readable epochs, not by the number of committed ones.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ FACTOR = 16
 WORTH = 0.1
 """The least ratio of freed to written bytes that justifies a rewrite."""
 PER_FILE = 16
-"""Packs below a sum with no more groups each than this become one."""
+"""The packs below a sum become one pack if they have at most this number of groups on average."""
 GRAIN_MAX = FACTOR**10
 
 
 class RetainedEpochs(NamedTuple):
-    """The epochs that are not downsampled: the number of last single epochs, and pinned ones."""
+    """The epochs that are not downsampled: the last `single` epochs, and the pinned ones."""
 
     single: int
     pinned: AbstractSet[int] = frozenset()
 
     def grain(self, upper: int, now: int) -> int:
-        """Returns the grain of the epochs below `upper`, if the last one is `now`."""
+        """Returns the grain for a group of epochs that ends before `upper`, at the epoch `now`."""
         grain, least = 1, self.single
         while now + 1 - upper >= least and grain < GRAIN_MAX:
             grain, least = grain * FACTOR, least * FACTOR
@@ -43,7 +43,7 @@ class RetainedEpochs(NamedTuple):
 
 
 class PackFragment(NamedTuple):
-    """Epochs `[lower, upper)` that get a pack of their own, with a grain."""
+    """The epochs `[lower, upper)` that are rewritten as a separate pack, with a grain."""
 
     lower: int
     upper: int
@@ -51,19 +51,19 @@ class PackFragment(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """The number of readable groups of epochs, those at its ends included."""
+        """The number of groups of epochs, including incomplete groups at the ends."""
         return -(-self.upper // self.grain) - self.lower // self.grain
 
 
 class RecutNode(NamedTuple):
-    """A leaf, or a sum with all below it, that is to be split into pieces."""
+    """A leaf, or a sum with all nodes below it, and the pieces that would replace it."""
 
     old: PackNode
     pieces: tuple[PackFragment, ...]
 
     @property
     def groups(self) -> int:
-        """The number of groups of a leaf; for a sum, the number of files that would become one."""
+        """The number of groups of a leaf; the number of children of a sum."""
         old = self.old
         if old.children:
             return len(old.children)
@@ -78,12 +78,12 @@ class RecutNode(NamedTuple):
 
     @property
     def as_it_is(self) -> bool:
-        """True if nothing has to be written: a leaf of one group has one of any grain."""
+        """True if nothing must be written, because a leaf has one group before and after."""
         return not self.old.children and self.groups == self.left == 1
 
     @property
     def pays(self) -> bool:
-        """True if few enough groups are left: half of a leaf's, or some for each file of a sum."""
+        """True if few enough groups remain: half of a leaf's, or `PER_FILE` for each child."""
         most = PER_FILE * self.groups if self.old.children else self.groups // 2
         return self.as_it_is or self.left <= most
 
@@ -111,15 +111,17 @@ def recut_nodes(nodes: Iterable[PackNode], now: int, keep: RetainedEpochs) -> It
 def budget_relief(
     nodes: Sequence[PackNode], now: int, keep: RetainedEpochs, gain: Callable[[RecutNode], float]
 ) -> RecutNode | None:
-    """Returns what to rewrite so that history takes less space, whatever its age; None: nothing.
+    """Returns the next rewrite that reduces the size of history, whatever the age of epochs.
 
-    As few epochs as possible are affected: those that would be old if single epochs were retained
-    half as long, and half of that again, until a rewrite is worth it. Of these, the rewrite that
-    frees most bytes for each byte written is taken.
+    The number of retained single epochs is halved until a rewrite is worth its cost, so that as few
+    epochs as possible are affected. The rewrite with the greatest gain is chosen.
 
     Args:
         keep: the requested number of single epochs, and the pinned ones.
-        gain: the freed bytes divided by the written ones.
+        gain: returns the freed bytes divided by the written bytes.
+
+    Returns:
+        the rewrite; None if no rewrite is worth its cost.
     """
     single = min(keep.single, now + 1)
     while single:
@@ -134,19 +136,19 @@ def budget_relief(
 
 
 def packs_elsewhere(nodes: Iterable[PackNode], node: PackNode) -> set[str]:
-    """Returns the part files that nodes outside of a subtree refer to."""
+    """Returns the part files that nodes outside of a subtree reference."""
     inside = {id(each) for each in node.walk()}
     every = (each for top in nodes for each in top.walk())
     return {name for each in every if id(each) not in inside for name in each.parts}
 
 
 def wanted_fragments(node: PackNode, now: int, keep: RetainedEpochs) -> tuple[PackFragment, ...]:
-    """Returns the pieces into which a node is rewritten; empty if it must stay as it is.
+    """Returns the pieces into which a node should be rewritten; empty if it must not change.
 
     Failure: 1. A collection that lagged behind has changes of earlier epochs in a leaf, in groups,
     or one of these epochs is pinned. 2. The leaf is cut inside such a group, or downsampled. 3. A
-    read at an epoch returns the state of another one. So a leaf that may lead there stays as it is,
-    and so does a leaf in which a rewind has left only such epochs.
+    read at an epoch returns the state of another one. Therefore such a leaf is not rewritten, nor
+    is a leaf in which a rewind has left only such epochs.
     """
     below = leaf_packs(node)
     if any(_has_late_pin(leaf, keep.pinned) or leaf.clip < leaf.lower for leaf in below):
@@ -166,25 +168,25 @@ def wanted_fragments(node: PackNode, now: int, keep: RetainedEpochs) -> tuple[Pa
 
 
 def _lowest_epoch(leaf: PackNode) -> int:
-    """Returns the first epoch that a leaf has changes of."""
+    """Returns the first epoch of which a leaf may have changes, including late ones."""
     return min((low for low, high in leaf.own.values() if low < high), default=leaf.lower)
 
 
 def _has_late_pin(leaf: PackNode, pinned: Iterable[int]) -> bool:
-    """Returns True if a leaf has a pinned epoch of a collection that lagged behind."""
+    """Returns True if a pinned epoch is before a leaf, in the range of its late changes."""
     lowest = _lowest_epoch(leaf)
     return any(lowest <= epoch < leaf.lower for epoch in pinned)
 
 
 def _leaf_fragments(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[PackFragment]:
-    """Yields the pieces of a leaf: cut where grains change, and around pinned epochs."""
+    """Yields the pieces of a leaf, split where the grain changes and around pinned epochs."""
     lower, upper = leaf.lower, min(leaf.upper, leaf.clip)
     if lower == upper and lower > _lowest_epoch(leaf):
         yield PackFragment(lower, upper, max(leaf.grain, keep.grain(upper, now)))
     ends = {upper}
     grain, least = FACTOR, keep.single
     while now + 1 - least > lower and grain <= GRAIN_MAX:
-        # Only whole groups, because a group that is cut in two stores a row twice.
+        # Leaves are split only between groups, because a split group may store a row twice.
         whole = max(grain, leaf.grain)
         ends.add(min(upper, max(lower, (now + 1 - least) // whole * whole)))
         grain, least = grain * FACTOR, least * FACTOR
@@ -199,14 +201,17 @@ def _leaf_fragments(leaf: PackNode, now: int, keep: RetainedEpochs) -> Iterator[
 
 
 def _needs_pin(epoch: int, leaf: PackNode, now: int, keep: RetainedEpochs) -> bool:
-    """Returns True if an epoch is readable in a leaf, and would not be by its age."""
+    """Returns True if an epoch is readable in a leaf, and would become unreadable with age."""
     inside = leaf.lower <= epoch < min(leaf.upper, leaf.clip)
     aged = keep.grain(epoch + 1, now)
     return inside and not (epoch + 1) % leaf.grain and bool((epoch + 1) % aged)
 
 
 def would_lose(recut: RecutNode, now: int, keep: RetainedEpochs | None) -> bool:
-    """Returns True if pieces lack epochs to retain now, because retention grew since the plan."""
+    """Returns True if a planned rewrite would drop epochs that must be retained now.
+
+    This happens if retention has been extended since the plan was created.
+    """
     below = leaf_packs(recut.old)
     if keep is None:
         return any(piece.grain > 1 for piece in recut.pieces)
@@ -225,9 +230,9 @@ def would_lose(recut: RecutNode, now: int, keep: RetainedEpochs | None) -> bool:
 def _allowed_grain(
     piece: PackFragment, below: Iterable[PackNode], now: int, keep: RetainedEpochs
 ) -> int:
-    """Returns the grain that the epochs of a piece may have now; never finer than before."""
+    """Returns the coarsest grain that a piece may have now; at least that of its old leaves."""
     lower, upper = piece.lower, piece.upper
-    if lower == upper:  # late changes of earlier epochs, and a rewind has left nothing else
+    if lower == upper:  # a rewind has left only late changes of earlier epochs
         grains = [leaf.grain for leaf in below if leaf.lower <= lower <= leaf.upper]
     else:
         grains = [leaf.grain for leaf in below if leaf.lower < upper and lower < leaf.upper]
@@ -235,5 +240,5 @@ def _allowed_grain(
 
 
 def _is_readable(pieces: Iterable[PackFragment], epoch: int) -> bool:
-    """Returns True if an epoch is individually readable in pieces."""
+    """Returns True if an epoch will be individually readable after a rewrite into pieces."""
     return any(p.lower <= epoch < p.upper and not (epoch + 1) % p.grain for p in pieces)

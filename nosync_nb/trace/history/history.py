@@ -1,13 +1,13 @@
 """Stores the changes of named collections at every epoch, for reads at past epochs.
 
-The last epochs (the *tail*) are in memory, as the log recorded them. `pack` moves them to a pack:
-one file with the single epochs of all traces and sums over 16, 256 and all epochs of it. `tidy`
-makes sums over 16 packs, over 16 of those, and so on, and drops epochs that retention does not
-require. Hence the state at any epoch is a sum of O(16 log n) stored batches.
+The last epochs (the *tail*) are in memory, in the form in which the log recorded them. `pack` moves
+them to a pack: one file with the single epochs of all traces, and with sums over 16, 256 and all of
+its epochs. `tidy` builds sums over 16 packs, over 16 of these sums, and so on, and drops epochs
+that retention does not require. So the state at any epoch is a sum of O(16 log n) stored batches.
 
-The current state is not here (it is a `Trace`), and a history knows nothing of stages: a trace is a
-number that is never reused, and the session knows which epochs were committed. Epoch 0 is empty. A
-state is the sum of all changes up to its epoch.
+The current state is stored elsewhere, as a `Trace`. A history does not know stages: a trace is a
+number that is never reused. It does not know which epochs were committed either; the session does.
+Epoch 0 is empty. A state is the sum of all changes up to its epoch.
 
 Threads: changes of a history belong to the committing thread, or are made under its lock. Plans are
 performed in any thread. Readers take one immutable view and never wait.
@@ -18,17 +18,17 @@ IMPORTANT: the changes in the manifest must not be appended again after a restar
 names the position in the log at the time when `pack` was called, and opening replays what follows
 it.
 
-An interval of history is split into large batches that lie in files, and the rest. A reader that
-merges all of it requests batches; a reader of the first rows leaves large batches where they lie.
-The cost is estimated before: no row is decoded or sorted for that.
+The changes in an interval are returned as large batches in files, and all others. A reader of the
+whole state merges all of them. A reader of the first rows uses the large batches in their files.
+The cost of a read is estimated in advance, without decoding or sorting rows.
 
-The changes of a trace in each of many single epochs are read at once. That takes a few numpy calls
-for a pack and for the tail, instead of as many for each epoch. Changes in part files are only
-counted, and not opened.
+The changes of a trace in many single epochs are read together. This takes a few numpy calls for
+each pack and for the tail, in place of a few calls for each epoch. Changes in part files are only
+counted, without opening the files.
 
-If files are missing, some history cannot be read; it is found by opening packs. A sum over packs is
-redundant, so history is readable without it. A missing leaf loses epochs of all traces, because
-only the leaf itself says which traces it had.
+If files are missing, some history cannot be read. The affected traces are found by opening packs. A
+sum over packs is redundant, so history is readable without it. A missing leaf loses epochs of all
+traces, because only the leaf itself records its traces.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ from nosync_nb.trace.parts.arrow_file import DISK
 from nosync_nb.trace.parts.part_file import PartRef
 
 _ROW_BYTES = 16
-"""The least bytes that a row of a frame is estimated to have."""
+"""The estimated minimum size of a row in a frame, in bytes."""
 
 
 class IntervalFragments(NamedTuple):
-    """Fragments that add up to the changes of a trace in an interval, in the layouts it had.
+    """The batches that add up to the changes of a trace in an interval, in their own layouts.
 
     Attributes:
-        loose: small batches.
-        whole: large batches, each as its parts, disjoint and ascending in key hash.
+        loose: the small batches.
+        whole: the large batches, each as parts that are disjoint and ascending in key hash.
     """
 
     loose: list[Batch]
@@ -81,7 +81,7 @@ class IntervalFragments(NamedTuple):
 def interval_fragments(
     archive: Archive, sums: ArchivedSums, entries: Iterable[Entry]
 ) -> IntervalFragments:
-    """Returns the fragments of packs and of a tail; encoded changes are decoded together."""
+    """Returns the fragments of an interval from its sums in packs and its entries of a tail."""
     fragments = IntervalFragments([], [])
     encoded: dict[tuple[Layout, Decode], list[Any]] = {}
     for epoch, change in entries:
@@ -104,7 +104,7 @@ def interval_fragments(
 
 
 def weight(entries: Iterable[Entry]) -> RowWeight:
-    """Estimates the rows of the entries of a tail; nothing is decoded."""
+    """Estimates the number of rows in the entries of a tail, without decoding them."""
     loose, filed = 0, 0
     for _, change in entries:
         if isinstance(change, FiledChange):
@@ -119,7 +119,7 @@ def weight(entries: Iterable[Entry]) -> RowWeight:
 
 
 def _estimated_rows(data: Any) -> int:
-    """Estimates the rows of an encoded change: bytes of a frame, or a batch."""
+    """Estimates the number of rows of an encoded change, by its bytes; counts those of a batch."""
     return 1 + len(data) // _ROW_BYTES if isinstance(data, bytes | memoryview) else len(data)
 
 
@@ -127,7 +127,14 @@ _FORMAT = 1
 
 
 class _View(NamedTuple):
-    """The snapshot of a reader: packs, the append-only tail of each trace, hidden epochs."""
+    """The snapshot of a reader.
+
+    Attributes:
+        tree: the packs.
+        tails: the append-only tail of each trace.
+        hidden: the intervals of hidden epochs of each trace.
+        packed: the end of the packed epochs.
+    """
 
     tree: tuple[PackNode, ...]
     tails: dict[int, list[Entry]]
@@ -136,7 +143,7 @@ class _View(NamedTuple):
     cuts: int = 0  # the number of truncations: a pack planned before one is not adopted
 
     def tail(self, trace: int, after: int, upto: int) -> list[Entry]:
-        """Returns the entries of a tail in `(after, upto]`."""
+        """Returns the entries of a trace's tail in the epochs `(after, upto]`."""
         tail = self.tails.get(trace, [])
         return tail[end_of(tail, after) : end_of(tail, upto)]
 
@@ -145,8 +152,8 @@ class History:
     """The history of the traces of a session, in a folder.
 
     Args:
-        folder: of packs.
-        parts: the folder of part files; default `layers` beside the folder.
+        folder: the folder of packs.
+        parts: the folder of part files; by default `layers` in the same parent folder.
     """
 
     def __init__(self, folder: str, *, parts: str | None = None, files: Files = DISK) -> None:
@@ -191,7 +198,7 @@ class History:
         return history
 
     def manifest(self) -> dict[str, Any]:
-        """Returns what a checkpoint must record, as JSON values: everything but the tail."""
+        """Returns the history without its tails as JSON values, for a checkpoint."""
         view = self._view
         return {
             "format": _FORMAT,
@@ -203,7 +210,13 @@ class History:
     def append(
         self, trace: int, epoch: int, made: Batch | EncodedChange, *, again: bool = False
     ) -> None:
-        """Adds the change of a trace at an epoch, `again` if it may exist. Cost: below 1 us."""
+        """Adds the change of a trace at an epoch.
+
+        Args:
+            again: True if the change may exist already; then it is not added twice.
+
+        Cost: below 1 us.
+        """
         tail = self._view.tails.get(trace)
         if tail is None:
             tail = self._view.tails[trace] = []
@@ -211,14 +224,14 @@ class History:
             tail.append((epoch, made))
 
     def last(self, trace: int) -> int:
-        """Returns the last epoch of a trace that is not packed yet, or -1."""
+        """Returns the last epoch of a trace's tail; -1 if the tail is empty."""
         tail = self._view.tails.get(trace)
         return tail[-1][0] if tail else -1
 
     def append_encoded(
         self, trace: int, layout: Layout, changes: Iterable[tuple[int, Any]], decode: Decode
     ) -> None:
-        """Adds (epoch, change) as encoded in frames of the log; they are decoded when read."""
+        """Adds pairs (epoch, change) as encoded in frames of the log; reads decode them."""
         if entries := [
             (e, tuple.__new__(EncodedChange, (layout, each, decode))) for e, each in changes
         ]:
@@ -232,19 +245,19 @@ class History:
         refs: Sequence[PartRef],
         parts: Sequence[Batch] = (),
     ) -> None:
-        """Adds a change that lies in part files; they are referred to, not copied.
+        """Adds a change in part files, which are referenced and not copied.
 
         Args:
-            parts: the batches in them, if they are mapped already.
+            parts: the batches of the files, if they are mapped already.
         """
         tail = self._view.tails.setdefault(trace, [])
         tail.append((epoch, FiledChange(layout, tuple(refs), tuple(parts))))
 
     def hide(self, trace: int, lower: int, upper: int) -> None:
-        """Makes the epochs `[lower, upper)` of a trace unreadable, if their states are unknown.
+        """Makes the epochs `[lower, upper)` of a trace unreadable; their states are unknown.
 
-        A trace that is first computed at epoch e hides `[0, e)`; one that lagged behind and has
-        caught up in one step hides the epochs it skipped.
+        A trace that is first computed at epoch e hides `[0, e)`. A trace that lagged behind and has
+        caught up in one step hides the epochs that it skipped.
         """
         view = self._view
         hidden = view.hidden.get(trace, ())
@@ -253,16 +266,17 @@ class History:
             self._view = view._replace(hidden={**view.hidden, trace: tuple(bounds)})
 
     def start_at(self, trace: int, epoch: int) -> None:
-        """Makes a trace readable from the epoch of its first run on."""
+        """Hides all epochs of a trace before its first run."""
         self.hide(trace, 0, epoch)
 
     def copied(self, written: Iterable[int]) -> History:
-        """Copies the history; changes of the copy do not affect this one.
+        """Copies the history; changes of the copy do not affect this history.
 
         Args:
-            written: the traces whose changes may be appended to the copy; the others are shared.
+            written: the traces to which changes may be appended in the copy; other tails are
+                shared.
 
-        Cost: O(traces), each some 10 ns, and the tails of those that are written.
+        Cost: about 10 ns for each trace, and a copy of the tails of the `written` traces.
         """
         other = copy.copy(self)
         tails = dict(self._view.tails)
@@ -273,13 +287,15 @@ class History:
         return other
 
     def become(self, other: History) -> None:
-        """Takes over the state of a copy in one assignment; an interrupted caller can repeat it."""
+        """Replaces the state with that of a copy, in one assignment that can be repeated."""
         self._view = other._view
 
     def drop(self, trace: int) -> None:
-        """Forgets a trace; its sections in packs are no longer read.
+        """Removes a trace; its sections in packs are no longer read.
 
-        Its part files are no longer needed; packs that refer to some are opened.
+        The history also stops referencing its part files.
+
+        Cost: opens the packs that reference part files.
         """
         view = self._view
 
@@ -294,17 +310,17 @@ class History:
         self._view = view._replace(tree=tree, tails=tails, hidden=hidden)
 
     def remove_missing(self, missing: AbstractSet[str]) -> MissingHistory:
-        """Removes missing files from the history, and returns what cannot be read without them."""
+        """Removes missing files from the history, and returns the history that is unreadable."""
         view = self._view
         tree = tuple(without_missing(view.tree, missing))
         self._view = view._replace(tree=tree)
         return missing_history(self._archive, tree, view.tails, missing)
 
     def truncate(self, to_epoch: int) -> None:
-        """Forgets all epochs after `to_epoch`, which must be individually readable.
+        """Removes all epochs after `to_epoch`, which must be individually readable.
 
-        Hidden epochs after it are forgotten too, because later epochs will have the same numbers.
-        Files stay, since a branch may read them.
+        Hidden epochs after it are removed as well, because new epochs will have the same numbers.
+        Files are not deleted, because a branch may read them.
         """
         upper = to_epoch + 1
         view = self._view
@@ -318,12 +334,13 @@ class History:
         self._view = _View(tree, tails, hidden, min(view.packed, upper), view.cuts + 1)
 
     def state(self, trace: int, at: int) -> list[Batch]:
-        """Returns the batches whose sum is a trace at an epoch; none if it is empty.
+        """Returns the batches whose sum is a trace at an epoch; none for an empty state.
 
-        Batches have the layout that the trace had when they were appended.
+        Each batch has the layout of the trace at the time when it was appended.
 
         Raises:
-            TimeError: if the epoch is not individually readable; names its readable neighbours.
+            TimeError: if the epoch is not individually readable; the hint names the nearest
+                readable epochs.
             CorruptLogError: if a file is missing or damaged.
 
         Cost: O(16 log n) stored batches in n epochs, and the tail.
@@ -334,7 +351,7 @@ class History:
         """Returns the batches whose sum is the change of a trace in `(after, upto]`.
 
         Args:
-            after: None: from the beginning.
+            after: the epoch before the interval; `None` means from the beginning.
         """
         changed = self.change_parts(trace, after, upto)
         return changed.loose + [part for parts in changed.whole for part in parts]
@@ -346,34 +363,44 @@ class History:
         return read_epochs(self._archive, view.tree, tail, trace, lower, upper)
 
     def epochs(self, trace: int, now: int) -> list[range]:
-        """Returns the epochs up to `now` at which a trace can be read, ascending."""
+        """Returns the epochs up to `now` at which a trace can be read, as ascending ranges."""
         view = self._view
         return pack_tree.epochs(view.tree, trace, view.hidden.get(trace, ()), now)
 
     @property
     def is_thinned(self) -> bool:
-        """True if downsampling has dropped single epochs. Cost: O(packs)."""
+        """True if downsampling has dropped single epochs.
+
+        Cost: O(packs).
+        """
         return any(node.grain > 1 for top in self._view.tree for node in top.walk())
 
     @property
     def packed(self) -> int:
-        """The last epoch that `pack` has moved to a file; later ones are in memory."""
+        """The last epoch that is in packs; later epochs are in memory."""
         return self._view.packed - 1
 
     def change_parts(self, trace: int, after: int | None, upto: int) -> IntervalFragments:
-        """As `changes`, with large sorted batches separate from the rest."""
+        """Returns the same batches as `changes`, with the large sorted ones separately."""
         view, lower = self._readable_view(trace, after, upto)
         sums = self._archive.read(view.tree, trace, lower + 1, upto + 1)
         return interval_fragments(self._archive, sums, view.tail(trace, lower, upto))
 
     def weight(self, trace: int, after: int | None, upto: int) -> RowWeight:
-        """Estimates the rows of `pieces`. Cost: O(16 log n) in n epochs, and the tail."""
+        """Estimates the number of rows of `change_parts`.
+
+        Cost: O(16 log n) in n epochs, and the tail.
+        """
         view, lower = self._readable_view(trace, after, upto)
         packed = self._archive.weight(view.tree, trace, lower + 1, upto + 1)
         return packed + weight(view.tail(trace, lower, upto))
 
     def _readable_view(self, trace: int, after: int | None, upto: int) -> tuple[_View, int]:
-        """Returns the view and the epoch before the interval; raises if one is unreadable."""
+        """Returns the view, and the epoch before the interval (-1 for the beginning).
+
+        Raises:
+            TimeError: if a bound of the interval is not individually readable.
+        """
         view = self._view
         self._check(view, trace, upto)
         if after is not None:
@@ -381,7 +408,7 @@ class History:
         return view, -1 if after is None else after
 
     def _check(self, view: _View, trace: int, at: int) -> None:
-        """Raises if an epoch of a trace is not individually readable."""
+        """Raises TimeError if an epoch of a trace is not individually readable."""
         if at >= view.packed and trace not in view.hidden:
             return
         hidden = any(lower <= at < upper for lower, upper in view.hidden.get(trace, ()))
@@ -399,12 +426,12 @@ class History:
         )
 
     def pack(self, upto: int, without: AbstractSet[int] = frozenset()) -> PackPlan | None:
-        """Plans to move the tails up to an epoch into a file; None if they are empty.
+        """Plans a pack with the tails up to an epoch; None if they are empty.
 
         Args:
-            without: the traces that are not packed; their tails stay in memory.
+            without: the traces that are not packed; their tails remain in memory.
 
-        Cost: O(traces) and the lists of batches.
+        Cost: O(traces), and a copy of the lists of batches.
         """
         view = self._view
         entries = {}
@@ -413,7 +440,7 @@ class History:
                 entries[trace] = packed
         if not entries:
             return None
-        # The changes of a collection that caught up later lie before the end of the last pack.
+        # A collection that caught up later may have changes before the end of the last pack.
         return PackPlan(self._archive, view.packed, max(view.packed, upto + 1), entries, view.cuts)
 
     def tidy(
@@ -423,18 +450,22 @@ class History:
         *,
         to_fit: bool = False,
     ) -> SumPlan | RecutPlan | None:
-        """Plans the next sum over packs, or the next downsampling that `keep` allows; else None.
+        """Plans the next sum over packs, or the next downsampling; None if nothing is due.
 
         Args:
-            needed: files that others use.
-            to_fit: plans what frees most bytes, whatever the age of epochs, except those that
-                `keep` pins.
+            keep: the epochs that must not be downsampled; `None` means all epochs.
+            needed: the files that are used outside of this history.
+            to_fit: True to plan the downsampling that frees most space, whatever the age of epochs;
+                only pinned epochs are retained.
         """
         view = self._view
         return tidy_plans(self._archive, view.tree, view.packed - 1, keep, {*needed}, to_fit=to_fit)
 
     def adopt(self, packed: PackResult) -> bool:
-        """Replaces inputs by a written file; False if the inputs are no longer in the history."""
+        """Adds the written files of a plan to the history, in place of the plan's inputs.
+
+        Returns False if the history no longer has these inputs.
+        """
         view = self._view
         if packed.old:
             tree = pack_tree.replace_packs(view.tree, packed.old, packed.new)
@@ -449,15 +480,18 @@ class History:
         return True
 
     def loses(self, packed: PackResult, keep: RetainedEpochs | None) -> bool:
-        """Returns True if downsampled packs lack epochs that must be retained now."""
+        """Returns True if the result of a downsampling lacks epochs that must be retained now."""
         return packed.recut is not None and downsampling.would_lose(packed.recut, self.packed, keep)
 
     def excess(self, trace: int, rows_max: int) -> int | None:
-        """Returns the epoch up to which too many changes in memory are to be summed, if any."""
+        """Returns the epoch up to which a trace's tail should be added up; see `excess`."""
         return excess(self._view.tails.get(trace, ()), rows_max)
 
     def shorten(self, trace: int, epoch: int, batch: Batch, of: History) -> None:
-        """Replaces the changes of a trace up to an epoch by their sum, if `of` has the same."""
+        """Replaces the changes of a trace up to an epoch with their sum; hides earlier epochs.
+
+        Does nothing if the tail is not shared with the history `of`, from which it was copied.
+        """
         view = self._view
         tail = view.tails.get(trace, [])
         if tail is not of._view.tails.get(trace):
@@ -493,8 +527,9 @@ class EpochReads(NamedTuple):
     """The changes of a trace in some epochs.
 
     Attributes:
-        small: updates with the epoch of each, by layout; those of one epoch may be in several.
-        large: the epochs with changes in part files, each with the distinct rows of these.
+        small: the changes that are not in part files, as (layout, epoch of each update, updates).
+            An epoch may occur in several of them.
+        large: for each epoch with a change in part files, the number of rows of this change.
     """
 
     small: list[tuple[Layout, Epochs, Updates]]
@@ -512,7 +547,7 @@ def read_epochs(
     """Returns the changes of a trace in the individually readable epochs of `[lower, upper)`.
 
     Args:
-        tail: its entries in that interval.
+        tail: the entries of the tail in this interval.
 
     Raises:
         CorruptLogError: if a file is missing or damaged.
@@ -533,7 +568,7 @@ def read_epochs(
 
 
 def _leaves(tree: Iterable[PackNode], trace: int, lower: int, upper: int) -> Iterator[PackNode]:
-    """Yields the leaves that overlap some epochs."""
+    """Yields the leaves whose epochs of a trace overlap `[lower, upper)`."""
     for top in tree:
         for node in top.walk():
             low, high = node.extent(trace)
@@ -571,21 +606,21 @@ def _repeat_epochs(epochs: Sequence[int], counts: Sequence[int]) -> Epochs:
 
 
 class MissingHistory(NamedTuple):
-    """The history that cannot be read.
+    """The history that cannot be read because files are missing.
 
     Attributes:
-        changes: by trace and epoch, the missing files of changes.
-        packs: the missing packs.
+        changes: by trace and epoch, the missing part files of changes.
+        packs: the leaves whose packs are missing.
     """
 
     changes: Mapping[int, Mapping[int, frozenset[str]]]
     packs: tuple[PackNode, ...]
 
     def first_missing(self, trace: int, begin: int = 0) -> tuple[int, set[str]] | None:
-        """Returns the first unreadable epoch of a trace, and its missing files, or None.
+        """Returns the first unreadable epoch of a trace and all of its missing files; else None.
 
         Args:
-            begin: its first epoch; a pack that ends before has nothing of it.
+            begin: the first epoch of the trace; packs that end before it are ignored.
         """
         unreadable = [*self.changes.get(trace, {}).items()]
         for node in self.packs:
@@ -600,7 +635,7 @@ class MissingHistory(NamedTuple):
 
 
 def without_missing(tree: Sequence[PackNode], missing: AbstractSet[str]) -> Iterator[PackNode]:
-    """Yields the packs, and replaces a sum with missing files by its children."""
+    """Yields the nodes of a tree; a sum with missing files is replaced by its children."""
     for node in tree:
         if node.children and not missing.isdisjoint([node.name, *node.parts]):
             yield from without_missing(node.children, missing)
@@ -614,9 +649,9 @@ def missing_history(
     tails: Mapping[int, Sequence[Entry]],
     missing: AbstractSet[str],
 ) -> MissingHistory:
-    """Returns the history that lies in missing files.
+    """Returns the history that is unreadable because of missing files.
 
-    Cost: O(packs), and those are opened that refer to such files.
+    Cost: O(packs); opens the packs that reference missing files.
     """
     changes: dict[int, dict[int, frozenset[str]]] = {}
     packs = []
@@ -642,7 +677,7 @@ def _record_missing(
     filed: Iterable[tuple[int, AbstractSet[str]]],
     missing: AbstractSet[str],
 ) -> None:
-    """Records the changes of a trace whose files are missing."""
+    """Adds the changes of a trace whose files are missing to `changes`."""
     for epoch, names in filed:
         if lost := missing & names:
             by_epoch = changes.setdefault(trace, {})

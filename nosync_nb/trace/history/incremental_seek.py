@@ -1,17 +1,17 @@
 """Reads a trace at an epoch by applying the changes since a cached neighbouring epoch.
 
-A past state is another state plus the changes between the two: forwards as they are stored,
-backwards with opposite counts. The cheapest start is taken; the empty state before epoch 0 is one
-of the candidates. So stepping over epochs costs in proportion to the changes between the steps; and
-layers, with their cached statistics, are reused.
+A past state is another state plus the changes between the two. Forwards the changes are added as
+they are stored, backwards with opposite counts. The cheapest start is used; one candidate is the
+empty state before epoch 0. So the cost of stepping over epochs is proportional to the changes
+between the steps. Layers are reused, with their cached statistics.
 
 Design
-    Large batches become layers as they lie in files, the rest is sorted into one layer. Small
-    layers are joined with those before. Others are joined when layers are many, with those that are
-    not much larger, as a trace is compacted. So layers stay few, and the merged rows are in
-    proportion to the changed rows.
-    Going backwards over a large batch would store it twice, once with counts below 0: such a step
-    is as expensive as its rows.
+    Large batches in files become layers without a copy; all other changes are sorted into one
+    layer. Small layers are merged with the previous one. Larger layers are merged only if there are
+    many, with layers that are not much larger, as in compaction. So layers remain few, and the
+    number of merged rows is proportional to the number of changed rows.
+    A step backwards over a large batch would store the batch twice, once with negative counts.
+    Therefore the cost of such a step is estimated by its rows.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from nosync_nb.trace.layer import Layer
 from nosync_nb.trace.trace import Trace
 
 _DEARER = 50
-"""To sort a row takes so many times as long as to check whether it is among the first."""
+"""The cost of sorting a row, relative to the check if it is among the first rows of an order."""
 
 FEW_ROWS = 4096
-"""So few rows are joined with others, even if they lie in a file."""
+"""The maximum number of rows of a batch in files that is sorted together with small changes."""
 
 MANY_LAYERS = 16
-"""With so many layers, merging some is cheaper than reading each of them."""
+"""The maximum number of layers that are not merged because of their number."""
 
 
 class NearbyState(NamedTuple):
-    """The state of a trace at an epoch."""
+    """A cached state: a trace at an epoch."""
 
     epoch: int
     trace: Trace
@@ -50,19 +50,19 @@ def nearby_state(
     """Returns a trace at an epoch, as layers.
 
     Args:
-        layout: of a trace that is built from the empty state.
+        layout: the layout of the trace if it is built from the empty state.
         known: cached states at other epochs, in any layouts.
 
     Raises:
         TimeError: if the epoch is not individually readable.
         CorruptLogError: if a file is missing or damaged.
 
-    Cost: that of sorting the changes since the nearest cached state.
+    Cost: that of sorting the changes between the cheapest cached state and the epoch.
     """
     ways = [(_cost(history.weight(log, None, epoch)), NearbyState(-1, Trace(layout)))]
     for start in known:
         lower, upper = sorted((start.epoch, epoch))
-        with suppress(TimeError, CorruptLogError):  # this cached state is of no use then
+        with suppress(TimeError, CorruptLogError):  # then this cached state cannot be used
             weight = history.weight(log, lower, upper)
             ways.append((_cost(weight, back=epoch < start.epoch), start))
     start = min(ways, key=lambda way: way[0])[1]
@@ -74,7 +74,7 @@ def _cost(weight: RowWeight, *, back: bool = False) -> int:
 
 
 def _step_from(history: History, log: int, start: NearbyState, epoch: int) -> Trace:
-    """Moves a cached state to another epoch."""
+    """Returns the state at an epoch, derived from a cached state."""
     lower, upper = sorted((start.epoch, epoch))
     changed = history.change_parts(log, None if lower < 0 else lower, upper)
     trace, loose = start.trace, changed.loose
@@ -90,12 +90,12 @@ def _step_from(history: History, log: int, start: NearbyState, epoch: int) -> Tr
 
 
 def _sum_batches(layout: Layout, batches: Iterable[Batch]) -> Batch:
-    """Adds up batches in any layouts."""
+    """Returns the sum of batches in any layouts, in the given layout."""
     return merge(layout, [b if b.layout == layout else arrange(layout, b.updates) for b in batches])
 
 
 def _append_parts(trace: Trace, parts: tuple[Batch, ...], *, back: bool) -> Trace:
-    """Appends a layer to a trace; with `back` its counts are negated."""
+    """Appends parts as a layer; with `back` their counts are negated."""
     if back:
         parts = tuple(Batch(p.layout, p.columns, p.khash, p.rhash, -p.diff, p.code) for p in parts)
     at = trace.layers[-1].upper if trace.layers else 0

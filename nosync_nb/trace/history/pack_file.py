@@ -1,11 +1,12 @@
 """Reads and writes packs: files with one section for each trace and layout that changed.
 
-A section is a header of JSON, an Arrow record batch with the distinct rows, and the arrays of its
-levels as they are in memory; all of it is used where it is mapped. A directory at the end has the
-position and the checksum of each section, so reading one trace costs nothing for the others.
+A section consists of a JSON header, an Arrow record batch with the distinct rows, and the arrays of
+its levels in their memory format. Rows and levels are used in the mapped file, without a copy. A
+directory at the end of the file has the position and the checksum of each section, so a read of one
+trace does not touch the others.
 
 Failure: the directory is checked when a pack is opened, a section when it is first used. A pack
-that is missing, cut or damaged raises `CorruptLogError`, which names it.
+that is missing, truncated or damaged raises `CorruptLogError`, which names it.
 """
 
 from __future__ import annotations
@@ -43,16 +44,20 @@ from nosync_nb.trace.parts.part_file import refs_from_json
 
 MAGIC = int.from_bytes(b"NSPACK01", "little")
 DIRECTORY = 5
-"""Words of a directory entry: trace, offset, bytes, checksum, bytes of the header."""
+"""The number of words of a directory entry: trace, offset, size, checksum, size of the header."""
 
 
 def write_pack(
     folder: str, sections: Sequence[tuple[int, Section]], stem: str, *, files: Files = DISK
 ) -> tuple[str, int, str]:
-    """Writes sections of traces (by number) as a new file, synced with its folder.
+    """Writes sections as a new file, and syncs the file and its folder.
+
+    Args:
+        sections: the sections, each with the number of its trace.
+        stem: the prefix of the file name.
 
     Returns:
-        file name, size in bytes, digest.
+        the name of the file, its size in bytes, and its digest.
     """
     chunks: list[Any] = []
     directory = []
@@ -73,7 +78,16 @@ def write_pack(
 
 
 class Pack:
-    """A mapped pack. Cost of opening: O(sections), some microseconds each."""
+    """A mapped pack.
+
+    Args:
+        thorough: True to validate every value.
+
+    Raises:
+        CorruptLogError: if the file is missing, or its size or directory is not the expected one.
+
+    Cost: to open it a few us for each section.
+    """
 
     def __init__(
         self,
@@ -99,14 +113,14 @@ class Pack:
 
     @property
     def numbers(self) -> set[int]:
-        """The traces that have a section."""
+        """The numbers of the traces that have a section."""
         return {number for number, *_ in self._directory}
 
     def sections(self, number: int) -> tuple[Section, ...]:
-        """Returns the sections of a trace: none, one, or one for each layout it had.
+        """Returns the sections of a trace, one for each layout that the trace had; may be empty.
 
         Raises:
-            CorruptLogError: if its bytes are not what was written, or the file was truncated.
+            CorruptLogError: if a section is damaged, or the file was truncated.
         """
         if not self._ending.is_there():
             raise cut_off(self._folder, self._name)
@@ -118,7 +132,7 @@ class Pack:
         return sections
 
     def _section(self, number: int, offset: int, size: int, checksum: int, head: int) -> Section:
-        """Reads a section, after checking its bytes."""
+        """Decodes a section, after its checksum is verified."""
         data = self._data.slice(offset, size)
         if xxh3_64_intdigest(data) != checksum:
             raise damaged_file_error(
@@ -134,7 +148,7 @@ class Pack:
 
 
 def _directory(data: pa.Buffer, folder: str, name: str) -> tuple[memoryview, list[list[int]]]:
-    """Reads the directory of a mapped pack: its bytes and its entries."""
+    """Returns the directory of a mapped pack, as bytes and as entries."""
     words = np.frombuffer(data, np.uint64)
     count = int(words[-2]) if len(words) >= 2 and words[-1] == MAGIC else -1
     first = len(words) - 2 - DIRECTORY * count
@@ -148,7 +162,11 @@ def _directory(data: pa.Buffer, folder: str, name: str) -> tuple[memoryview, lis
 
 
 def _encode(section: Section) -> tuple[int, list[Any]]:
-    """Encodes a section as a multiple of 8 bytes: the size of its header, then header and blobs."""
+    """Encodes a section, padded to a multiple of 8 bytes.
+
+    Returns:
+        the size of the header; and the header, followed by the other blobs of the section.
+    """
     types = section.layout.types
     arrays = [store_file(c, t) for c, t in zip(section.columns, types, strict=True)]
     record = pa.record_batch(arrays, names=[f"c{i}" for i in range(len(arrays))])
@@ -205,7 +223,7 @@ def _decode(data: pa.Buffer, head: int, *, thorough: bool) -> Section:
 
 
 def _padded(blob: Any) -> Iterator[Any]:
-    """Yields a blob, and padding up to a multiple of 8."""
+    """Yields a blob, and zeros that pad it to a multiple of 8 bytes."""
     yield blob
     if len(blob) % 8:
         yield bytes(-len(blob) % 8)

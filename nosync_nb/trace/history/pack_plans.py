@@ -1,7 +1,7 @@
-"""Plans that write packs. The committing thread makes them, and any thread performs them.
+"""Plans that write packs: the committing thread creates a plan, and any thread performs it.
 
-A plan holds immutable values only. `History.adopt` puts its result in place. If epochs were rewound
-meanwhile, the result is dropped and its file is garbage.
+A plan contains only immutable values. `History.adopt` adds its result to the history. If epochs
+were rewound in the meantime, the result is discarded, and its files are garbage.
 """
 
 from __future__ import annotations
@@ -43,10 +43,14 @@ _WORK_S = 0.0003
 
 
 class PackResult(NamedTuple):
-    """The result of a plan: `new` replaces the siblings `old`, or `taken` entries of tails.
+    """The result of a plan.
 
     Attributes:
-        recut: the plan, if it was a downsampling.
+        new: the nodes of the written packs.
+        old: the siblings that `new` replaces; empty if it replaces entries of tails.
+        taken: the number of first entries of each trace's tail that are now in `new`.
+        cuts: the number of truncations of the history when the plan was created.
+        recut: the planned rewrite, if the plan was a downsampling.
     """
 
     new: tuple[PackNode, ...]
@@ -57,27 +61,26 @@ class PackResult(NamedTuple):
 
     @property
     def files(self) -> set[str]:
-        """The files that were written for it: packs, and part files without earlier references."""
+        """The names of the written files: packs, and part files that `old` does not reference."""
         every = (each for top in self.old for each in top.walk())
         before = {name for each in every for name in (each.name, *each.parts)}
         return {name for each in self.new for name in (each.name, *each.parts)} - before
 
 
 class YieldingPause:
-    """Lets other threads run, because a busy worker delays epochs of a fraction of a ms.
+    """Rests regularly, because a busy worker delays epochs that take a fraction of a millisecond.
 
-    It counts the time worked, not the steps, because the steps of a small trace are many and short.
-    While another thread works, that thread gets most of the time; three small epochs of four are
-    not disturbed.
+    The rests depend on the working time and not on the number of steps, because a small trace has
+    many short steps. While another thread works, that thread gets most of the time; three of
+    four small epochs are not disturbed.
 
     Args:
-        way: called after each rest: it may wait longer for another thread, and returns True if it
-            did.
+        way: called after each rest; it may wait longer for another thread, and then returns True.
     """
 
     def __init__(self, way: Callable[[], object] | None = None) -> None:
         self._way = way
-        self._had_to_wait = False  # True if it had to wait for another thread the last time
+        self._had_to_wait = False  # True if the last call of `way` has waited
         self._due = time.perf_counter() + _WORK_S
 
     def __call__(self) -> None:
@@ -90,7 +93,13 @@ class YieldingPause:
 
 
 class PackPlan(NamedTuple):
-    """Writes the tails of traces up to an epoch as a pack."""
+    """Writes the tails of traces up to an epoch as a pack.
+
+    Attributes:
+        lower, upper: the epochs `[lower, upper)` of the pack.
+        entries: the entries of each trace.
+        cuts: the number of truncations of the history so far.
+    """
 
     archive: Archive
     lower: int
@@ -101,10 +110,12 @@ class PackPlan(NamedTuple):
     def perform(
         self, pause: Pause | None = None, begins: Callable[[int], object] = int
     ) -> PackResult:
-        """Writes the pack. Cost: O(n log n) in its updates, a few numpy calls per trace.
+        """Writes the pack.
 
         Args:
             begins: called with the number of each trace before its changes are read.
+
+        Cost: O(n log n) in the updates, and a few numpy calls for each trace.
         """
         pause = pause or YieldingPause()
         sections: list[tuple[int, Section]] = []
@@ -124,13 +135,13 @@ class PackPlan(NamedTuple):
 
 
 class SumPlan(NamedTuple):
-    """Writes the sums of siblings."""
+    """Writes the sums over sibling nodes as a pack."""
 
     archive: Archive
     children: tuple[PackNode, ...]
 
     def perform(self, pause: Pause | None = None) -> PackResult:
-        """Writes the pack of sums; sums above `LARGE` rows become part files."""
+        """Writes the pack; a sum of more than `LARGE` rows is written to part files."""
         pause = pause or YieldingPause()
         archive, children = self.archive, self.children
         lower = min(node.lower for node in children)
@@ -154,7 +165,7 @@ class SumPlan(NamedTuple):
         return PackResult((node._replace(own=own, children=children),), children)
 
     def _sums(self, nodes: list[PackNode], trace: int, start: int, stop: int) -> Iterable[Section]:
-        """Returns the sections of a trace, one for each layout it had."""
+        """Yields the sections with the sums of a trace, one for each layout that it had."""
         archive = self.archive
         sums = archive.read(nodes, trace, start, stop)
         for layout in {**sums.updates, **sums.large}:
@@ -170,10 +181,10 @@ class SumPlan(NamedTuple):
 
 
 class RecutPlan(NamedTuple):
-    """Rewrites a leaf, or all leaves of a sum, in coarser pieces.
+    """Rewrites a leaf, or all leaves of a sum, as coarser packs.
 
     Args:
-        others: part files that are used elsewhere, so that merging them frees nothing.
+        others: the part files that are also used elsewhere, so that merging them frees no space.
     """
 
     archive: Archive
@@ -181,7 +192,7 @@ class RecutPlan(NamedTuple):
     others: AbstractSet[str] = frozenset()
 
     def perform(self, pause: Pause | None = None) -> PackResult:
-        """Writes the pieces, each as a pack; nothing for a leaf that has only one group."""
+        """Writes each piece as a pack; for a leaf of one group only the grain changes."""
         pause = pause or YieldingPause()
         old, pieces = self.recut
         if self.recut.as_it_is:
@@ -193,7 +204,7 @@ class RecutPlan(NamedTuple):
     def _piece(
         self, piece: PackFragment, below: Sequence[PackNode], first: bool, pause: Pause
     ) -> PackNode:
-        """Writes a piece; the first one has the late changes of earlier epochs."""
+        """Writes a piece; the first piece includes late changes of earlier epochs."""
         archive = self.archive
         sections: list[tuple[int, Section]] = []
         own = {}
@@ -215,7 +226,7 @@ class RecutPlan(NamedTuple):
     def _recut(
         self, piece: PackFragment, trace: int, start: int, below: Sequence[PackNode]
     ) -> Iterable[Section]:
-        """Returns the sections of a trace in a piece, one for each layout it had."""
+        """Yields the sections of a trace in a piece, one for each layout that it had."""
         shift = piece.grain.bit_length() - 1
         shares: dict[Layout, list[SectionShare]] = {}
         for leaf in below:
@@ -232,7 +243,11 @@ class RecutPlan(NamedTuple):
     def _merge_large(
         self, layout: Layout, large: list[Large], trace: int, shift: int
     ) -> tuple[list[Large], list[Section]]:
-        """Merges the large changes of each group of epochs, in files or in a section."""
+        """Merges the changes in part files for each group of epochs.
+
+        Returns:
+            the changes that remain in part files, and sections with those that became small.
+        """
         result, small = [], []
         for some in _groups(large, shift):
             refs = [ref for _, refs in some for ref in refs]
@@ -284,9 +299,9 @@ def _bytes_gain(
 ) -> float:
     """Estimates the bytes that a rewrite frees, divided by the bytes that it writes.
 
-    It is an estimate: the common rows of large changes are unknown, and taken to be a half.
+    The number of rows that large changes have in common is unknown, and assumed to be a half.
 
-    Cost: packs are opened, and stay open.
+    Cost: opens the packs of the node, which remain cached.
     """
     if recut.as_it_is:
         return 0.0
@@ -319,7 +334,7 @@ def _bytes_gain(
 
 
 def _groups(large: Iterable[Large], shift: int) -> Iterable[list[Large]]:
-    """Groups large changes by `2**shift` epochs."""
+    """Groups large changes by aligned groups of `2**shift` epochs."""
     groups: dict[int, list[Large]] = {}
     for each in large:
         groups.setdefault(each[0] >> shift, []).append(each)
@@ -334,7 +349,7 @@ def _write_node(
     upper: int,
     level: int = 0,
 ) -> PackNode:
-    """Writes sections as a pack and returns its node."""
+    """Writes sections as a pack, and returns its node."""
     name, size, digest = archive.write_pack(sections, stem)
     refs = [ref for _, s in sections for _, refs in s.large for ref in refs]
     parts = tuple(ref.path for ref in refs)

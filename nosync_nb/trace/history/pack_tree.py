@@ -1,14 +1,14 @@
 """Defines the tree of packs: the files with the epochs of each trace. Immutable; pure functions.
 
-A leaf is a pack with the levels of some epochs. A node with children holds the sums over all epochs
-of its children, in a file of its own. Every change of a trace at an epoch is in exactly one leaf.
-Normally it is the leaf whose interval has the epoch; a trace that was backfilled over old epochs,
-or that lagged behind, has an interval of its own in some packs (`own`).
+A leaf is a pack with the levels of some epochs. A node with children stores the sums over all
+epochs of its children, in a separate file. Every change of a trace at an epoch is in exactly one
+leaf. Normally this is the leaf whose interval contains the epoch. A trace that was backfilled over
+old epochs, or that lagged behind, has a different interval in some packs (`own`).
 
 Other functions choose the stored sums that add up to an interval of epochs (the grid). A section
-holds the changes of a trace over `[start, stop)` at several *levels*. Level `s` has one sum for
-each aligned group of `2**s` epochs; groups at the ends are cut to the section. Level `WHOLE` has
-one sum for everything. Level 0 has single epochs; downsampling may have dropped it.
+stores the changes of a trace in `[start, stop)` at several *levels*. Level `s` has one sum for each
+aligned group of `2**s` epochs; the groups at the ends are limited to the section. Level `WHOLE` has
+one sum for the whole section. Level 0 has single epochs, unless downsampling has dropped it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WHOLE = 62
 
 
 class GroupRun(NamedTuple):
-    """The groups `[first, end)` of a level."""
+    """The groups with the numbers `[first, end)` of the level `shift`."""
 
     shift: int
     first: int
@@ -36,14 +36,15 @@ class GroupRun(NamedTuple):
 def cover(
     lower: int, upper: int, start: int, stop: int, shifts: tuple[int, ...]
 ) -> list[GroupRun] | None:
-    """Covers `[lower, upper)`, clipped to the section, by few groups of the given levels.
+    """Covers `[lower, upper)`, limited to the section, with few groups of the given levels.
 
     Args:
-        shifts: the levels there are, ascending.
+        start, stop: the epochs `[start, stop)` of the section.
+        shifts: the levels of the section, ascending.
 
     Returns:
-        disjoint runs, at most two of each level, or None if the bounds are inside of groups of the
-        lowest level.
+        disjoint runs, at most two of each level; None if a bound is inside a group of the lowest
+        level.
     """
     lower, upper = max(lower, start), min(upper, stop)
     if lower >= upper:
@@ -73,12 +74,12 @@ def readable(spans: list[tuple[int, int]], grains: list[tuple[int, int, int]]) -
 
     Args:
         spans: half-open intervals in which a trace is complete, ascending.
-        grains: `(lower, upper, grain)`, ascending and disjoint: an epoch t of `[lower, upper)` is
-            individually readable if t + 1 is a multiple of the grain. Epochs outside of them are
-            readable.
+        grains: `(lower, upper, grain)`, ascending and disjoint. An epoch t in `[lower, upper)` is
+            individually readable if t + 1 is a multiple of the grain. All epochs outside of these
+            intervals are readable.
 
     Returns:
-        ascending ranges, the step being the grain.
+        ascending ranges, whose steps are the grains.
     """
     ranges: list[range] = []
     for begin, end in spans:
@@ -95,9 +96,9 @@ def readable(spans: list[tuple[int, int]], grains: list[tuple[int, int, int]]) -
 
 
 def common(one: list[range], other: list[range]) -> list[range]:
-    """Returns the epochs in both of two results of `readable`, whose steps are powers of two.
+    """Returns the intersection of two results of `readable`, whose steps are powers of two.
 
-    If the ranges overlap, the epochs of the larger step are among those of the smaller one.
+    Where two ranges overlap, the epochs of the larger step are also epochs of the smaller step.
     """
     both: list[range] = []
     i = j = 0
@@ -115,7 +116,7 @@ def common(one: list[range], other: list[range]) -> list[range]:
 
 
 def _add(ranges: list[range], more: range) -> None:
-    """Appends a range, as part of the last one if it continues it."""
+    """Appends a range, or extends the last range if the new one continues it."""
     if not more:
         return
     if ranges and ranges[-1].step == more.step and ranges[-1][-1] + more.step == more[0]:
@@ -124,7 +125,7 @@ def _add(ranges: list[range], more: range) -> None:
 
 
 def nearest_epochs(ranges: list[range], at: int) -> tuple[int | None, int | None]:
-    """Returns the greatest readable epoch before `at` and the least one after it."""
+    """Returns the last readable epoch before `at` and the first one after it; None without one."""
     before = after = None
     for each in ranges:
         if each[0] < at:
@@ -141,12 +142,14 @@ class PackNode(NamedTuple):
     """A pack and its position in the tree.
 
     Args:
-        lower, upper: the epochs it holds, half open, for all traces but those in `own`.
-        clip: a rewind has undone the epochs from here on.
-        level: 0 for a leaf, else one more than its children, also if they were merged into it.
-        grain: a leaf's epochs t are individually readable if t + 1 is a multiple of it.
-        own: other intervals, by trace; that of a dropped trace is empty.
-        parts: part files that its sections refer to.
+        lower, upper: the epochs `[lower, upper)` that the pack stores for all traces not in `own`.
+        clip: the epochs from `clip` on are undone by a rewind.
+        level: 0 for a leaf. For a sum, and for a leaf that has replaced a sum, one more than the
+            level of its children.
+        grain: an epoch t of a leaf is individually readable if t + 1 is a multiple of the grain.
+        own: the intervals of traces that differ from the pack's; that of a dropped trace is empty.
+        parts: the part files that the sections reference.
+        children: the nodes whose sums the pack stores; empty for a leaf.
     """
 
     name: str
@@ -162,7 +165,7 @@ class PackNode(NamedTuple):
     children: tuple[PackNode, ...] = ()
 
     def extent(self, trace: int) -> tuple[int, int]:
-        """Returns the epochs in which it may hold changes of a trace."""
+        """Returns the epochs `[lower, upper)` in which the pack may have changes of a trace."""
         lower, upper = self.own.get(trace, (self.lower, self.upper))
         return lower, min(upper, self.clip)
 
@@ -179,7 +182,7 @@ class PackNode(NamedTuple):
 
 
 def check_cut(top: PackNode, upper: int) -> None:
-    """Raises TimeError if a downsampled leaf cannot be cut there."""
+    """Raises TimeError if a downsampled leaf cannot be split at the epoch `upper`."""
     for node in top.walk():
         bounds = [(node.lower, node.upper), *node.own.values()]
         crossing = any(low < upper < min(high, node.clip) for low, high in bounds)
@@ -194,7 +197,8 @@ def check_cut(top: PackNode, upper: int) -> None:
 def epoch_grains(tree: Iterable[PackNode], trace: int) -> list[tuple[int, int, int]]:
     """Returns the downsampled epochs of a trace: (lower, upper, grain), ascending and disjoint.
 
-    If two leaves have the same epochs of it, because it lagged behind, the coarser one counts.
+    If two leaves have changes of the same epochs, because the trace lagged behind, the coarser
+    grain applies.
     """
     leaves = (node for top in tree for node in top.walk() if node.grain > 1)
     bounds = sorted((*leaf.extent(trace), leaf.grain) for leaf in leaves)
@@ -214,7 +218,7 @@ def epochs(
     """Returns the epochs up to `now` at which a trace can be read.
 
     Args:
-        hidden: the epochs `[lower, upper)` of it that are not individually readable.
+        hidden: intervals `[lower, upper)` of epochs that are not individually readable.
     """
     spans = []
     at = 0
@@ -226,10 +230,10 @@ def epochs(
 
 
 def node_from_json(data: Sequence[Any]) -> PackNode:
-    """Builds the node from the values of `to_json`.
+    """Builds a node from the values of `to_json`.
 
     Raises:
-        CorruptLogError: it names no pack, or no part files; its epochs are no valid numbers.
+        CorruptLogError: if a name is not that of a pack or part file, or a number is invalid.
     """
     name = checked_file_name(data[0], PACK)
     parts = tuple(checked_file_name(part, PART) for part in data[9])
@@ -255,7 +259,7 @@ def hidden_from_json(data: Sequence[Any]) -> dict[int, tuple[tuple[int, int], ..
     """Reads the hidden epochs `[lower, upper)` of each trace from a manifest.
 
     Raises:
-        CorruptLogError: the epochs or a trace are invalid, or a trace occurs twice.
+        CorruptLogError: if an epoch or a trace is invalid, or if a trace occurs twice.
     """
     hidden = {}
     for trace, some in data:
@@ -272,17 +276,17 @@ def hidden_from_json(data: Sequence[Any]) -> dict[int, tuple[tuple[int, int], ..
 
 
 def hidden_below(some: Iterable[tuple[int, int]], upper: int) -> tuple[tuple[int, int], ...]:
-    """Removes the epochs from `upper` on from the hidden epochs `[lower, upper)` of a trace."""
+    """Returns the hidden intervals of a trace, limited to epochs before `upper`."""
     return tuple((low, min(high, upper)) for low, high in some if low < upper)
 
 
 def without_packs(
     node: PackNode, trace: int, gone: Callable[[PackNode], AbstractSet[str]]
 ) -> PackNode:
-    """Removes the references to the part files of a trace from a node and all below it.
+    """Removes the references to the part files of a trace from a node and all nodes below it.
 
     Args:
-        gone: returns the part files that the sections of the trace in a pack refer to.
+        gone: returns the part files that a pack references for the trace.
     """
     below = tuple(without_packs(child, trace, gone) for child in node.children)
     files = gone(node) if node.parts else ()
@@ -294,7 +298,10 @@ def without_packs(
 
 
 def cut_tree(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
-    """Yields the nodes without epochs from `upper` on; children replace sums that cross it."""
+    """Yields the nodes without the epochs from `upper` on.
+
+    A sum that includes epochs on both sides is replaced by its children.
+    """
     for node in nodes:
         bounds = [(node.lower, node.upper), *node.own.values()]
         if min(low for low, _ in bounds) >= upper:
@@ -310,7 +317,7 @@ def cut_tree(nodes: Sequence[PackNode], upper: int) -> Iterator[PackNode]:
 def replace_packs(
     nodes: tuple[PackNode, ...], old: tuple[PackNode, ...], new: tuple[PackNode, ...]
 ) -> tuple[PackNode, ...] | None:
-    """Replaces a run of siblings by others; None if it is no longer in the tree."""
+    """Replaces adjacent siblings in a tree; returns None if the tree no longer has them."""
     for i, node in enumerate(nodes):
         if node is old[0]:
             same = all(a is b for a, b in zip(old, nodes[i : i + len(old)], strict=False))
@@ -325,7 +332,7 @@ def replace_packs(
 
 
 def packs_to_sum(nodes: Sequence[PackNode]) -> tuple[PackNode, ...] | None:
-    """Returns the next run of `FANOUT` nodes of one level whose sums should get a file, if any."""
+    """Returns the first `FANOUT` adjacent nodes of the same level, for which a sum is due."""
     for start in range(len(nodes) - FANOUT + 1):
         run = nodes[start : start + FANOUT]
         if len({node.level for node in run}) == 1:

@@ -1,17 +1,18 @@
 """Stores the changes of one trace over many epochs, at all levels of the grid. Pure functions.
 
-A section keeps each distinct row once; its levels (pack_tree.py) are lists of (row number,
-diff), grouped by epochs. So a level costs some three bytes for an entry and no copy of its row, and
-reading any interval is one `take` per column. There are no hashes: the reader arranges the rows.
+A section stores each distinct row once. Its levels (pack_tree.py) are lists of (row number, diff),
+grouped by epochs. So an entry of a level takes about three bytes, without a copy of its row, and a
+read of any interval is one `take` for each column. Hashes are not stored: the reader arranges the
+rows.
 
-Batches above `LARGE` rows are not copied: a section refers to their part files.
+Batches of more than `LARGE` rows are not copied: a section references their part files.
 
-A section is built from the newest changes of the trace, which are in no pack yet, in any form: a
+A section is built from the newest changes of the trace, which are not in a pack yet. A change is a
 batch, encoded as in a frame of the log, or in part files. Encoded changes are decoded when they are
-needed, many at once, because decoding a single one costs ten times as much.
+needed, many in one call, because single calls would cost ten times more.
 
-Design: everything is done on whole columns, because packing runs in a thread beside epochs of a
-fraction of a millisecond. Rows are numbered once (`_number_rows`); levels then sort integers.
+Design: all operations work on whole columns, because packing runs in a thread beside epochs that
+take a fraction of a millisecond. Rows are numbered once (`_number_rows`); levels sort integers.
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ Large = tuple[int, tuple[PartRef, ...]]
 
 
 class GridLevel(NamedTuple):
-    """Sums over groups of `2**shift` epochs: group i has the entries `starts[i]:starts[i + 1]`.
+    """The sums over groups of `2**shift` epochs.
 
-    `row` is None if entry i is row i.
+    Attributes:
+        group: the numbers of the groups that have entries, ascending.
+        starts: group i has the entries `starts[i]:starts[i + 1]`.
+        row: the row number of each entry; None if entry i is row i.
+        diff: the diff of each entry.
     """
 
     shift: int
@@ -52,9 +57,12 @@ class GridLevel(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The changes of one trace over the epochs `[start, stop)`.
+    """The changes of one trace in the epochs `[start, stop)`.
 
-    `large` are batches kept in part files: (epoch, parts).
+    Attributes:
+        columns: the distinct rows.
+        levels: the levels of the grid, finest first.
+        large: the changes in part files, as (epoch, parts).
     """
 
     layout: Layout
@@ -65,7 +73,10 @@ class Section(NamedTuple):
     large: tuple[Large, ...] = ()
 
     def updates(self, lower: int, upper: int) -> Updates | None:
-        """Returns the net changes in `[lower, upper)` without large batches; rows may repeat."""
+        """Returns the sum of the changes in `[lower, upper)`, without those in part files.
+
+        A row may occur several times. None if there are no changes.
+        """
         index: list[Array] = []
         diff: list[Array] = []
         for level, begin, close in self._runs(lower, upper):
@@ -78,11 +89,11 @@ class Section(NamedTuple):
         return Updates(columns, np.concatenate(diff).astype(np.int64, copy=False))
 
     def rows_between(self, lower: int, upper: int) -> int:
-        """Counts the rows that `updates` returns. Cost: no row is read."""
+        """Counts the rows that `updates` returns, without reading them."""
         return sum(close - begin for _, begin, close in self._runs(lower, upper))
 
     def _runs(self, lower: int, upper: int) -> list[tuple[GridLevel, int, int]]:
-        """Returns the entries `[begin, close)` of levels that add up to `[lower, upper)`."""
+        """Returns runs of entries `[begin, close)` of levels, which add up to `[lower, upper)`."""
         if not self.levels:
             return []
         runs = cover(lower, upper, self.start, self.stop, tuple(k.shift for k in self.levels))
@@ -97,7 +108,10 @@ class Section(NamedTuple):
         return entries
 
     def singly(self, lower: int, upper: int) -> tuple[Array, Updates] | None:
-        """Returns the changes in `[lower, upper)` with their epochs; None if they are in groups."""
+        """Returns the changes in `[lower, upper)`, each with its epoch.
+
+        Returns None if there are no changes, or if single epochs are not distinguished.
+        """
         if not self.levels or self.levels[0].shift:
             return None
         finest = self.levels[0]
@@ -113,7 +127,7 @@ class Section(NamedTuple):
 
 
 def size_at(section: Section, shift: int) -> int:
-    """Estimates the bytes of a section that only distinguishes groups of `2**shift` epochs."""
+    """Estimates the bytes of a section if it only distinguished groups of `2**shift` epochs."""
     counts = [len(level.diff) for level in section.levels if level.shift >= shift]
     return 8 * len(section.columns) * max(counts, default=0) + 4 * sum(counts)
 
@@ -129,15 +143,17 @@ def build_section(
     large: Sequence[Large] = (),
     pause: Callable[[], None] = lambda: None,
 ) -> Section:
-    """Builds the section of a trace from its updates, consolidated in each epoch.
+    """Builds the section of a trace from its updates, which are consolidated in each epoch.
 
     Args:
-        epochs: ascending.
-        counts: the number of updates of each of them.
-        updates: in this order, in pieces of any size.
-        hashes: the row hashes of each of the pieces, if they are known.
+        epochs: the epochs of the changes, ascending.
+        counts: the number of updates of each epoch.
+        updates: the updates in the order of epochs, in pieces of any size.
+        hashes: the row hashes of each piece, if they are known.
+        large: the changes in part files.
+        pause: called between steps, so that other threads can run.
 
-    Cost: O(n log n) in numpy; `pause` is called between steps, so that other threads get a turn.
+    Cost: O(n log n) in numpy.
     """
     columns = []
     for i, type_ in enumerate(layout.types):
@@ -148,7 +164,7 @@ def build_section(
     epoch = np.array(epochs, np.int64).repeat(counts)
     diff = np.concatenate([u.diff for u in updates])
     pause()
-    if len(epochs) == 1:  # as after a load: no row occurs twice
+    if len(epochs) == 1:  # after a load, for example; rows are distinct
         number = np.arange(len(diff))
     else:
         if hashes is None:
@@ -165,7 +181,12 @@ def build_section(
 def sum_sections(
     layout: Layout, start: int, stop: int, batch: Batch | None, large: Sequence[Large] = ()
 ) -> Section:
-    """Builds a section that holds only the sum over its interval."""
+    """Builds a section that stores only the sum over its interval.
+
+    Args:
+        batch: the sum, without changes in part files; None if it is empty.
+        large: the changes in part files.
+    """
     if batch is None or not len(batch):
         columns = [rows.empty(t) for t in layout.types]
         return Section(layout, start, stop, columns, (), tuple(large))
@@ -190,10 +211,11 @@ def recut_section(
     shares: Sequence[SectionShare],
     large: Sequence[Large] = (),
 ) -> Section:
-    """Builds a section with groups of `2**shift` epochs from parts of others.
+    """Builds a section with groups of `2**shift` epochs from shares of other sections.
 
     Args:
-        shares: of sections of this layout whose groups lie within those that are made.
+        shares: the shares, of sections of this layout. Each of their groups must be inside a group
+            of the new section.
 
     Cost: O(n log n) in the finest levels of the sections.
     """
@@ -227,7 +249,7 @@ def recut_section(
 
 
 def _shifts(start: int, stop: int, finest: int) -> tuple[int, ...]:
-    """Returns the levels of a section above the finest one."""
+    """Returns the shifts of the levels of a section above the finest one."""
     inner = (s for s in SHIFTS if finest < s and start >> s < (stop - 1) >> s)
     return (*inner, WHOLE) if finest < WHOLE else ()
 
@@ -257,7 +279,7 @@ def _number_rows(
     """Numbers the distinct rows in the order of their first occurrence.
 
     Returns:
-        the number of each row, and the columns of the distinct rows.
+        the number of the distinct row for each row, and the columns of the distinct rows.
     """
     n = len(rhash)
     order = rhash.argsort(kind="stable")
@@ -287,7 +309,7 @@ def _number_rows(
 def _resolve_collisions(
     columns: list[Column], types: Sequence[str], order: Index, first: Index, repeats: Index
 ) -> Index:
-    """Returns the first row of equal value for each of `order`, if hashes may collide."""
+    """Corrects `first` by value: returns for each row in `order` the first row equal to it."""
     inside = np.union1d(repeats, repeats + 1)
     index = order[inside]
     parts = [encode_column(rows.take(c, index), t) for c, t in zip(columns, types, strict=True)]
@@ -301,10 +323,11 @@ def _resolve_collisions(
 
 
 def _sum_groups(group: Array, number: Index, diff: Array) -> tuple[Array, Index, Array, Index]:
-    """Adds up diffs of one row in one group and drops zeros.
+    """Adds up the diffs of each row in each group, and drops zeros.
 
     Returns:
-        group, row number and diff of the sums, ordered by group, and an entry of each.
+        the group, row number and diff of each sum, ordered by group; and the position of an entry
+        of each sum.
     """
     if not len(diff):
         return group, number, diff, np.zeros(0, np.int64)
@@ -330,19 +353,19 @@ def _level(shift: int, group: Array, number: Index, diff: Array) -> GridLevel:
 
 
 def _entry_rows(level: GridLevel) -> Array:
-    """Returns the row of each entry."""
+    """Returns the row number of each entry."""
     return np.arange(len(level.diff)) if level.row is None else level.row
 
 
 def _stored_rows(number: Array) -> Array | None:
-    """Returns row numbers in their stored form."""
+    """Returns row numbers in their stored form: None if number i is i."""
     if np.array_equal(number, np.arange(len(number))):
         return None
     return _narrow(number)
 
 
 def _narrow(values: Array) -> Array:
-    """Returns the same integers in the smallest type that holds them."""
+    """Converts integers to the smallest type that can represent them."""
     if not len(values):
         return values.astype(np.uint8)
     low, high = int(values.min()), int(values.max())
@@ -354,11 +377,11 @@ def _narrow(values: Array) -> Array:
 
 
 AT_ONCE = 256
-"""The most changes that are decoded between two pauses."""
+"""The maximum number of changes that are decoded between two pauses."""
 
 
 class FiledChange(NamedTuple):
-    """A change that lies in part files; `parts` if they are mapped already."""
+    """A change in part files; `parts` are their batches if the files are mapped, else empty."""
 
     layout: Layout
     refs: tuple[PartRef, ...]
@@ -369,10 +392,11 @@ Decode: TypeAlias = Callable[[Sequence[Any], Sequence[str]], tuple[Updates, list
 
 
 class EncodedChange(NamedTuple):
-    """A change that is decoded when it is needed: consolidated updates, in any order.
+    """A change that is decoded when it is needed, to consolidated updates in any order.
 
-    `decode` takes the `data` of any number of changes, and the column types: many at once cost a
-    tenth. It returns all updates, and the number of updates of each change.
+    `decode` takes the `data` of any number of changes, and the column types. It returns all
+    updates, and the number of updates of each change. Decoding many changes in one call takes a
+    tenth of the time of single calls.
     """
 
     layout: Layout
@@ -381,20 +405,24 @@ class EncodedChange(NamedTuple):
 
 
 Change: TypeAlias = Batch | FiledChange | EncodedChange
-"""A batch in memory, a change in files, or a change encoded as in a frame of the log."""
+"""A change of a trace: a batch in memory, in part files, or encoded as in a frame of the log."""
 Entry: TypeAlias = tuple[int, Change]
 Pause: TypeAlias = Callable[[], None]
 
 
 def end_of(tail: Sequence[Entry], epoch: int) -> int:
-    """Counts the entries that are not after an epoch."""
+    """Counts the entries of a tail up to an epoch, inclusive."""
     return bisect_right(tail, epoch, key=itemgetter(0))
 
 
 def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
-    """Returns the epoch up to which changes are to be summed, if too many follow the first.
+    """Returns the epoch up to which the changes of a tail should be added up.
 
-    Half of `rows_max` is left. None: they are not too many, or one epoch has all of them.
+    Changes of about `rows_max / 2` rows remain after this epoch. Only batches in memory count, and
+    the first entry does not.
+
+    Returns:
+        the epoch; None if the changes have at most `rows_max` rows.
     """
     batches = (c.data if isinstance(c, EncodedChange) else c for _, c in tail[1:])
     sizes = [len(each) if isinstance(each, Batch) else 0 for each in batches]
@@ -409,7 +437,7 @@ def excess(tail: Sequence[Entry], rows_max: int) -> int | None:
 
 
 class _ChangeGroup(NamedTuple):
-    """Changes of one layout, those in memory in pieces; see `build_section`."""
+    """The changes of a trace in one layout, as arguments of `build_section`."""
 
     epochs: list[int]
     counts: list[int]
@@ -418,7 +446,7 @@ class _ChangeGroup(NamedTuple):
     large: list[Large]
 
     def add(self, run: Sequence[tuple[int, EncodedChange]]) -> None:
-        """Adds changes with the same decoder."""
+        """Decodes and adds changes with the same layout and decoder."""
         first = run[0][1]
         updates, counts = first.decode([each.data for _, each in run], first.layout.types)
         self.epochs.extend(epoch for epoch, _ in run)
@@ -427,7 +455,7 @@ class _ChangeGroup(NamedTuple):
 
 
 def sections_of(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -> Iterable[Section]:
-    """Yields the sections of the changes of one trace, one for each layout it had."""
+    """Yields the sections for the changes of a trace, one for each layout that it had."""
     groups: dict[Layout, _ChangeGroup] = {}
     for run in _runs(entries):
         epoch, change = run[0]
@@ -448,7 +476,7 @@ def sections_of(entries: Sequence[Entry], start: int, stop: int, pause: Pause) -
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[list[Any]]:
-    """Yields changes one by one, but those with the same decoder together, at most `AT_ONCE`."""
+    """Yields changes singly, except that up to `AT_ONCE` changes with one decoder come together."""
     alike: tuple[Layout, Decode] | None = None
     run: list[Any] = []
     for each in entries:

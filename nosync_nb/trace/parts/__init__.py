@@ -1,1 +1,1 @@
-"""Part files: rows on disk, their checksums and bounds."""
+"""Part files: the format for rows on disk, with checksums and validation."""

@@ -1,35 +1,34 @@
-"""Reads and writes Arrow files with checksums, the format of parts, and writes all files of traces.
+"""Reads and writes Arrow files with checksums, the format of parts; and writes all files of traces.
 
-A file is one Arrow IPC file with one record batch, readable by any Arrow library. Null-free columns
-of fixed types can be used as numpy views of the mapped file; for that, null-free booleans are
-bytes. The schema's metadata holds a header of JSON.
+Each file is an Arrow IPC file with one record batch, which any Arrow library can read. Null-free
+columns of fixed-width types can be used as numpy views of the mapped file. Therefore null-free
+booleans are stored as bytes. The schema's metadata contains a JSON header.
 
 Design
     Checksums (XXH3) of the head (schema and batch header), of each MiB of the body and of the
-    footer are stored before the footer, where Arrow's readers do not look. Opening checks size,
-    head, footer and this table, hence costs the same for any number of rows. The module `checksums`
-    checks every byte, and a reader of a file that another process may have written checks the
-    blocks.
+    footer are stored before the footer, where Arrow's readers do not look. Opening a file checks
+    its size, head, footer and this table, at a cost that does not depend on the number of rows. The
+    module `checksums` verifies every byte. A reader of a file that another process may have written
+    verifies the blocks.
     The digest of a file is the digest of its table, so it identifies the file that the log names.
     Sizes are multiples of 8, so that a mapping can be read as words.
     A message is a word of 32 ones, the size of its header, the header (a flatbuffer), and its body.
 
-Failure: a missing, cut or damaged file raises `CorruptLogError`, which names it.
+Failure: a missing, truncated or damaged file raises `CorruptLogError`, which names it.
 
-The contents of a file are validated, so that reading it never leaves the file.
+The contents of a file are validated, so that no read accesses memory outside the file. A checksum
+proves that the contents are those that were written, but not that the writer is trustworthy. Arrow
+trusts the offsets of texts and lists, and an offset outside the file crashes the process. So every
+file that another process wrote is validated before it is used.
 
-Checksums prove that a file is what its writer wrote, not that the writer is honest: Arrow trusts
-the offsets of texts and lists, and an offset that leads outside ends the process. So every file
-that another process wrote is validated before it is used.
+With `thorough`, for a log that this user has not signed, every value is checked: texts are UTF-8,
+and hashes ascend. Otherwise only offsets are checked, which costs a tenth of the checksums.
 
-`thorough` is for a log that this user has not signed: every value is checked (text is UTF-8, hashes
-ascend). Else only offsets are checked: a tenth of what the checksums cost.
-
-NoSync writes no compressed buffers, so that columns can be used where the file is mapped. Arrow
-decodes them all the same.
+NoSync never writes compressed buffers, so that columns can be used in the mapped file. But Arrow
+would decode them.
 
 Failure: a log of another user has a part of some kilobytes. 1. Its header names a codec. 2. Reading
-one row takes gigabytes of memory. Hence the header of a message is read first.
+one row takes gigabytes of memory. Therefore the header of a message is read first.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ PREFIX = struct.Struct("<Ii")
 _CONTINUATION = 0xFFFF_FFFF
 _U8, _U16, _U32, _I32 = (struct.Struct(f"<{code}") for code in "BHIi")
 _HEADER_TYPE, _HEADER = 1, 2
-"""Fields of a message."""
+"""The fields of a message."""
 _RECORD_BATCH = 3
 """The header type of a record batch."""
 _COMPRESSION = 3
@@ -75,11 +74,11 @@ def record_batch(source: Any, schema: pa.Schema, *, trusted: bool = False) -> pa
     """Decodes the next message of a buffer or a reader as a record batch, without a copy.
 
     Args:
-        trusted: this process has written it, so its header is not checked.
+        trusted: True if this process has written the message, so that its header is not checked.
 
     Raises:
-        ValueError: the message is not one, or its buffers are compressed.
-        pa.ArrowException, OSError: it cannot be decoded.
+        ValueError: if the message is not a record batch, or its buffers are compressed.
+        pa.ArrowException, OSError: if the message cannot be decoded.
     """
     message = pa.ipc.read_message(source)
     if not trusted and is_compressed(memoryview(message.metadata)):
@@ -91,7 +90,7 @@ def header_size(prefix: bytes) -> int:
     """Returns the size of a message's header from its first 8 bytes.
 
     Raises:
-        ValueError: no message begins there.
+        ValueError: if these bytes do not begin a message.
     """
     if len(prefix) != PREFIX.size:
         raise ValueError("a message is truncated")
@@ -105,7 +104,7 @@ def is_compressed(header: bytes | memoryview) -> bool:
     """Returns True if the header of a message is a record batch with compressed buffers.
 
     Raises:
-        ValueError: it is not the header of a record batch.
+        ValueError: if it is not the header of a record batch.
     """
     message = _at(_U32, header, 0)
     kind, table = _field(header, message, _HEADER_TYPE), _field(header, message, _HEADER)
@@ -115,7 +114,7 @@ def is_compressed(header: bytes | memoryview) -> bool:
 
 
 def _field(data: bytes | memoryview, table: int, index: int) -> int:
-    """Returns the offset of a field of a flatbuffer's table; 0 if the table does not have it."""
+    """Returns the offset of a field in a flatbuffer table; 0 if the table lacks the field."""
     fields = table - _at(_I32, data, table)
     slot = 4 + 2 * index
     if slot + 2 > _at(_U16, data, fields):
@@ -125,7 +124,7 @@ def _field(data: bytes | memoryview, table: int, index: int) -> int:
 
 
 def _at(number: struct.Struct, data: bytes | memoryview, place: int) -> int:
-    """Reads the number at an offset, which the header of an untrusted log may have chosen."""
+    """Reads a number at an offset, which is checked because it may come from an untrusted log."""
     if not 0 <= place <= len(data) - number.size:
         raise ValueError("the header of a message points outside the file")
     return int(number.unpack_from(data, place)[0])
@@ -150,13 +149,16 @@ def check_record(
     thorough: bool,
     texts: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Raises one of `UNSOUND` unless a batch has valid columns of these types, and then numbers.
+    """Checks that a batch has valid columns of some types, followed by columns of 64-bit integers.
 
     Args:
-        texts: the texts of columns that are stored as codes of a byte. No code leads outside, as a
-            column has as many texts as a byte has values; thorough: each code has a text, too.
+        thorough: True to check every value, and that each code has a text.
+        texts: the texts of columns that are stored as one-byte codes, by position of the column.
 
-    Cost: 1 ms for a million texts; thorough 40 ms.
+    Raises:
+        Exception: one of `UNSOUND` if the batch is invalid.
+
+    Cost: 1 ms for a million texts; 40 ms with `thorough`.
     """
     if record.num_columns < len(types):
         raise ValueError(f"it has {record.num_columns} columns, not {len(types)}")
@@ -184,7 +186,11 @@ def check_record(
 
 
 def check_level(starts: Any, group: Any, row: Any, diff: Any, rows_count: int) -> None:
-    """Raises one of `UNSOUND` unless the entries of a level lie in it, and their rows exist."""
+    """Checks the arrays of a level of a section: all groups and rows that they reference exist.
+
+    Raises:
+        Exception: one of `UNSOUND` if the level is invalid.
+    """
     for each in (starts, group, row, diff):
         if each is not None and each.dtype.kind not in "iu":
             raise ValueError("its levels are not integers")
@@ -200,7 +206,10 @@ def check_level(starts: Any, group: Any, row: Any, diff: Any, rows_count: int) -
 
 
 def _check_offsets(array: pa.Array) -> None:
-    """Raises unless offsets ascend, in an array whose first and last offset lie inside."""
+    """Raises ValueError unless all offsets of an array ascend.
+
+    `RecordBatch.validate` has checked that the first and the last offset are in the file.
+    """
     type_ = array.type
     if kinds.is_struct(type_):
         for i in range(type_.num_fields):
@@ -230,17 +239,18 @@ DISK = Files()
 _FORMAT = 1
 START = 8  # Arrow's magic word and its padding; the first message follows
 WITH_TEXTS = 2
-"""The format of a file that stores codes for some columns, and their texts in the header."""
+"""The format of a file with coded columns, whose texts are in the header."""
 
 MAGIC = b"NSPART01"
 TAIL = struct.Struct("<QQQQQ8s")
-"""The end of the table of checksums: head size, head, footer, blocks, body end; then the magic."""
+"""The end of the table of checksums: the size of the head, the checksums of head and footer, the
+number of blocks, the end of the body, and the magic number."""
 
 _WRITE_BYTES = 1 << 16
 
 
 def store_file(column: Column, type_: str) -> pa.Array:
-    """Returns a column in its stored form: null-free booleans as bytes."""
+    """Converts a column to its stored form, in which null-free booleans are bytes."""
     if type_ == "boolean":
         if isinstance(column, np.ndarray) and column.dtype == np.bool_:
             return buffers.arrow_from_numpy(np.ascontiguousarray(column).view(np.uint8))
@@ -251,7 +261,7 @@ def store_file(column: Column, type_: str) -> pa.Array:
 
 
 def load_file(array: pa.Array, type_: str) -> Column:
-    """Returns the column of an array made by `store_file`, without a copy. Values are canonical."""
+    """Converts an array from `store_file` to a column, without a copy; values are canonical."""
     dtype = FIXED.get(type_)
     if dtype is None or array.null_count:
         return array
@@ -259,7 +269,12 @@ def load_file(array: pa.Array, type_: str) -> Column:
 
 
 def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
-    """Maps a file written here; the mapping lives as long as the buffer or a view of it."""
+    """Maps a file of traces; the mapping lives as long as the buffer or a view of it.
+
+    Raises:
+        CorruptLogError: if the file is missing, empty or truncated.
+        DurabilityError: if it cannot be read for another reason.
+    """
     try:
         return pa.py_buffer(files.mapped(checked_path_within(folder, name)).words)
     except DurabilityError as error:
@@ -277,7 +292,10 @@ def map_file(folder: str, name: str, files: Files = DISK) -> pa.Buffer:
 def write_file(
     folder: str, name: str, chunks: Sequence[Any], files: Files = DISK, *, sync: bool = True
 ) -> int:
-    """Writes chunks as a new file, syncs it, and returns its size; the folder is not synced."""
+    """Writes chunks as a new file, syncs it, and returns its size; does not sync the folder.
+
+    If an error occurs, the file is deleted.
+    """
     path = checked_path_within(folder, name)
     file = files.create(path)
     size = 0
@@ -303,7 +321,7 @@ def write_file(
 
 
 def damaged_file_error(folder: str, name: str, why: str) -> CorruptLogError:
-    """Returns the error of a file that is not what was written."""
+    """Returns the error for a file whose contents are not those that were written."""
     return CorruptLogError(
         f"'{os.path.join(folder, name)}' is damaged: {why}",
         hint="restore the file from a copy of the folder",
@@ -321,7 +339,13 @@ def write_arrow(
     *,
     sync: bool = True,
 ) -> tuple[int, str]:
-    """Writes arrays as a new synced file; returns its size and digest. The folder is not synced."""
+    """Writes arrays as a new file, syncs it, and returns its size and digest.
+
+    Does not sync the folder.
+
+    Args:
+        head: the values of the JSON header.
+    """
     schema = pa.schema(
         [pa.field(n, a.type) for n, a in zip(names, arrays, strict=True)],
         metadata={"nosync": json.dumps({"format": _FORMAT, **head})},
@@ -329,7 +353,7 @@ def write_arrow(
     sink = _Chunks()
     writer = pa.ipc.new_file(pa.PythonFile(sink, "w"), schema)
     writer.write_batch(pa.record_batch(arrays, schema=schema))
-    middle = len(sink.chunks) + 2  # the two words that end a stream come with the footer
+    middle = len(sink.chunks) + 2  # closing writes two words that end the stream, and the footer
     writer.close()
     body, footer = sink.chunks[:middle], b"".join(sink.chunks[middle:])
     end = sum(map(len, body))
@@ -352,17 +376,20 @@ def open_mapped(
     *,
     checked: bool = False,
 ) -> tuple[dict[str, Any], pa.RecordBatch, FileEnd]:
-    """Maps a file and checks that it is the one named.
-
-    Returns:
-        its header, its rows, and its end, which detects a later truncation.
+    """Maps a file, and checks that it has the expected size and digest.
 
     Args:
-        checked: compares every block with its checksum as well, and refuses compressed buffers,
+        checked: True to verify the checksum of every block, and to refuse compressed buffers,
             because another process may have written the file.
 
-    Cost: O(1) in the rows; pages are read when they are touched. Checked: 0.1 s a GB, if it is in
-    memory.
+    Returns:
+        the header, the rows, and the end of the file, which detects a later truncation.
+
+    Raises:
+        CorruptLogError: if the file is missing, damaged, or not the expected one.
+
+    Cost: O(1) in the rows; pages are read when they are touched. With `checked` 0.1 s for each GB
+    that is in memory.
     """
     data = map_file(folder, name, files)
     if data.size != size_bytes:
@@ -383,17 +410,17 @@ def open_mapped(
 
 
 def file_ending(data: pa.Buffer) -> FileEnd:
-    """Returns the end of a mapped file."""
+    """Returns the end of a mapped file, which detects a truncation."""
     return FileEnd(data, data.address, data.size)
 
 
 def cut_off(folder: str, name: str) -> CorruptLogError:
-    """Returns the error of a file that became shorter while it was mapped."""
+    """Returns the error for a file that was truncated while it was mapped."""
     return damaged_file_error(folder, name, "it is shorter than when it was opened")
 
 
 def _record(data: pa.Buffer, *, trusted: bool) -> pa.RecordBatch:
-    """Reads the record batch at the position of its message, because a footer could name others."""
+    """Reads the record batch from the second message, because a footer could name another one."""
     reader = pa.BufferReader(data)
     reader.seek(START)
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
@@ -401,7 +428,14 @@ def _record(data: pa.Buffer, *, trusted: bool) -> pa.RecordBatch:
 
 
 class _Table(NamedTuple):
-    """The checksums of a part: of its head, its footer and each block before `end`."""
+    """The checksums of a part.
+
+    Attributes:
+        head_size: the size of the head in bytes.
+        head, footer: the checksums of the head and the footer.
+        blocks: the checksum of each block of the body.
+        end: the end of the body.
+    """
 
     head_size: int
     head: int
@@ -411,7 +445,7 @@ class _Table(NamedTuple):
 
 
 class _Chunks:
-    """A file for Arrow's writer which keeps the buffers it is given, uncopied."""
+    """A file object for Arrow's writer that collects the written buffers without copying them."""
 
     closed = False
 
@@ -433,16 +467,16 @@ class _Chunks:
 
 
 def _head(chunks: Sequence[Any]) -> bytes:
-    """Returns the bytes before the first value: the magic, then the headers of schema and batch."""
+    """Returns the bytes before the first value: the magic word and the headers of two messages."""
     size = 8
-    for _ in range(2):  # each a marker of 4 bytes, its size in 4 bytes, and so many bytes
+    for _ in range(2):  # each header has a marker of 4 bytes, its size in 4 bytes, and its contents
         size += 8
         size += int(struct.unpack("<i", _first_bytes(chunks, size)[-4:])[0])
     return _first_bytes(chunks, size)
 
 
 def _first_bytes(chunks: Sequence[Any], size: int) -> bytes:
-    """Returns the first `size` bytes of chunks."""
+    """Returns the first `size` bytes of the concatenated chunks."""
     head = b""
     for chunk in chunks:
         head += bytes(memoryview(chunk)[: size - len(head)])
@@ -452,7 +486,7 @@ def _first_bytes(chunks: Sequence[Any], size: int) -> bytes:
 
 
 def _checksums(chunks: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Returns the checksum of each block of the concatenated chunks, without copying them all."""
+    """Returns the checksum of each block of the concatenated chunks; copies only across chunks."""
     sums = []
     pending: list[Any] = []
     size = 0
@@ -471,7 +505,7 @@ def _checksums(chunks: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 
 def _check_blocks(data: pa.Buffer, table: _Table, folder: str, name: str) -> None:
-    """Compares every block of a mapped file with its checksum."""
+    """Verifies the checksum of every block of a mapped file."""
     view = memoryview(data).cast("B")
     for i, wanted in enumerate(table.blocks.tolist()):
         start = i * BLOCK
@@ -482,7 +516,7 @@ def _check_blocks(data: pa.Buffer, table: _Table, folder: str, name: str) -> Non
 
 
 def _checksum_table(data: pa.Buffer, folder: str, name: str, digest: str | None = None) -> _Table:
-    """Reads the checksums of a mapped file and checks its head and footer."""
+    """Reads the table of checksums of a mapped file, and verifies its digest, head and footer."""
     view = memoryview(data).cast("B")
     size = len(view)
     length = struct.unpack("<i", view[size - 10 : size - 6])[0] if size > 10 else -1

@@ -1,13 +1,14 @@
 """Writes and maps parts: immutable files with the rows of a layer, or with updates of a job.
 
-A part holds the data columns `c0, c1, ..`, then `khash`, `rhash` (omitted if it equals `khash`),
-`code` (if the layout has an order) and `diff` (omitted if every diff is 1), in one Arrow file
-(arrow_file.py) whose header names the layout and the number of rows. A column with few distinct
-texts is stored as codes of a byte, and the header has the texts; the suffix of the file name is
-then `CODED`.
+A part is an Arrow file (arrow_file.py), whose header names the layout and the number of rows. Its
+columns are the data columns `c0, c1, ..`, then `khash`, `rhash` (omitted if it equals `khash`),
+`code` (if the layout has an order) and `diff` (omitted if every diff is 1). A column with few
+distinct texts is stored as one-byte codes, and the header has the texts. The suffix of the file
+name is then `CODED`.
 
-A part is *not* the unit of a layer: a layer is a list of parts, disjoint and ascending in key hash,
-each of at most `ROWS_MAX` rows and `BYTES_MAX` bytes; all rows of one key hash are in one part.
+A layer may have several parts, which are disjoint and ascending in key hash. Each has at most
+`ROWS_MAX` rows and `BYTES_MAX` bytes, unless a single key hash has more: all rows of one key hash
+are in the same part.
 """
 
 from __future__ import annotations
@@ -44,23 +45,22 @@ from nosync_nb.trace.parts.arrow_file import (
 ROWS_MAX = 4 << 20
 BYTES_MAX = 1 << 30
 CODED = f"-coded{PART}"
-"""The suffix of the name of a part with coded columns."""
+"""The suffix of the file name of a part with coded columns."""
 
 CODED_ROWS = 4096
-"""Parts of fewer rows have no coded columns, because these would save less than they cost."""
+"""Parts with fewer rows have no coded columns, because codes would cost more than they save."""
 
 FRAME = "frame-"
-"""The prefix of the names of files whose rows came as a Spark DataFrame; placement uses it."""
+"""The prefix of the names of files whose rows came from a Spark DataFrame; used for placement."""
 
 
 class MappedBatch(Batch):
-    """A batch whose rows lie in a mapped part file.
-
-    Args:
-        again: maps the file that has this name now.
+    """A batch whose rows are in a mapped part file.
 
     Attributes:
-        is_there: returns True if its file is as long as when it was mapped. Cost: 1 us.
+        is_there: returns True if the file still has the length that it had when it was mapped. It
+            takes 1 us.
+        again: maps the current file of the same name.
     """
 
     __slots__ = ("again", "is_there")
@@ -76,14 +76,14 @@ class MappedBatch(Batch):
 
 
 def readable(parts: tuple[Batch, ...]) -> tuple[Batch, ...]:
-    """Returns parts for reading; those whose file was truncated are mapped again.
+    """Returns parts that can be read: a part whose file was truncated is mapped again.
 
     Raises:
-        CorruptLogError: the file was not repaired since.
+        CorruptLogError: if such a file was not repaired.
 
     Cost: 1 us for each mapped part.
     """
-    for part in parts:  # a loop, because this is part of each lookup
+    for part in parts:  # a loop, which is faster than `any`, because each lookup runs it
         if type(part) is MappedBatch and not part.is_there():
             break
     else:
@@ -95,12 +95,14 @@ def readable(parts: tuple[Batch, ...]) -> tuple[Batch, ...]:
 
 
 class PartRef(NamedTuple):
-    """The reference to a part in the log: a plain tuple of JSON values.
+    """The reference to a part in the log, as a plain tuple of JSON values.
 
     Args:
-        path: file name, relative to the folder of parts.
-        low, high: the key hashes in the part are in `[low, high)`; `high` may be 2**64.
-        digest: digest of the checksums of its content.
+        path: the file name, relative to the folder of parts.
+        rows: the number of rows.
+        low, high: the key hashes of the part are in `[low, high)`; `high` may be 2**64.
+        size_bytes: the size of the file.
+        digest: the digest of the checksums of the contents.
     """
 
     path: str
@@ -112,21 +114,21 @@ class PartRef(NamedTuple):
 
     @property
     def from_frame(self) -> bool:
-        """True if most of the rows came as a Spark DataFrame, or were computed from such."""
+        """True if most of the rows came from a Spark DataFrame, or were computed from such rows."""
         return self.path.startswith(FRAME)
 
 
 def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
-    """Reads the references in a log, and checks each, because it names a file to open and delete.
+    """Reads references from a log, and validates them, because they name files to open and delete.
 
     Raises:
-        CorruptLogError: one names no part file, or is no reference at all.
+        CorruptLogError: if a reference is malformed, or does not name a part file.
     """
     return tuple(map(_checked_ref, data))
 
 
 def frame_rows(refs: Iterable[PartRef]) -> int:
-    """Counts the rows of files that came as a Spark DataFrame."""
+    """Counts the rows of the files whose rows came from a Spark DataFrame."""
     return sum(ref.rows for ref in refs if ref.from_frame)
 
 
@@ -150,14 +152,15 @@ def _checked_ref(data: Any) -> PartRef:
 def write_part(
     folder: str, batch: Batch, stem: str, *, files: Files = DISK, sync_folder: bool = True
 ) -> PartRef:
-    """Writes a batch as one new file and syncs file and folder.
+    """Writes a batch as one new file, and syncs the file and its folder.
 
     Args:
-        stem: the prefix of the name (stage, interval, generation); a unique part follows, so that
-            two attempts never write one file.
+        stem: the prefix of the name (stage, interval, generation). A unique suffix follows, so two
+            attempts never write the same file.
+        sync_folder: False if the caller syncs the folder.
 
     Raises:
-        DurabilityError: if the disk refuses; no usable file is left.
+        DurabilityError: if the write fails; no usable file is left.
     """
     batch.check()
     names = [f"c{i}" for i in range(len(batch.columns))]
@@ -199,7 +202,7 @@ def _stored_columns(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]
 
 
 def _encode_few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
-    """Returns the column dictionary-encoded if it has few texts and many rows; else None."""
+    """Dictionary-encodes a column with few distinct texts and many rows; None for any other."""
     if type_ != "string" or len(column) < CODED_ROWS:
         return None
     return dictionary.dictionary_encoded(
@@ -210,10 +213,10 @@ def _encode_few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
 def write_parts(
     folder: str, batches: Sequence[Batch], stem: str, *, files: Files = DISK
 ) -> list[PartRef]:
-    """Writes batches, disjoint and ascending in key hash, as parts of bounded size.
+    """Writes batches that are disjoint and ascending in key hash as parts of bounded size.
 
     Raises:
-        DurabilityError: if the disk refuses; no usable file is left.
+        DurabilityError: if the write fails; no usable file is left.
     """
     refs: list[PartRef] = []
     try:
@@ -231,10 +234,11 @@ def write_parts(
 def write_and_release(
     folder: str, batches: Sequence[Batch], layout: Layout, stem: str, *, files: Files = DISK
 ) -> tuple[list[Batch], list[PartRef]]:
-    """Writes batches, as `write_parts` does, and maps them back.
+    """Writes batches with `write_parts`, and maps the files, so that memory can be released.
 
     Raises:
-        DurabilityError: if the disk refuses; MemoryError: they cannot be mapped. No file is left.
+        DurabilityError: if the write fails; no file is left.
+        MemoryError: if the files cannot be mapped; no file is left.
     """
     refs = write_parts(folder, batches, stem, files=files)
     try:
@@ -275,17 +279,19 @@ def open_part(
     checked: bool = False,
     thorough: bool = False,
 ) -> Batch:
-    """Maps a part. Cost: O(1) in its rows; pages are read when they are touched.
+    """Maps a part.
 
     Args:
-        checked: compares every block with its checksum first, which reads the whole file, and
-            checks that no offset leads outside. A file that another log of this process has mapped
-            so, and still maps, is not compared again; a branch and its parent share files.
-        thorough: checks every value, too.
+        checked: True to verify the checksum of every block, which reads the whole file, and to
+            check that no offset points outside. A file that this process has already verified and
+            still maps is not verified again, because a branch and its parent share files.
+        thorough: True to validate every value as well.
 
     Raises:
-        CorruptLogError: if the file is missing, is not the one that `ref` names, or is damaged in
-            what was checked; see `checksums` for the rest.
+        CorruptLogError: if the file is missing, is not the one that `ref` names, or if a check
+            finds damage; `checksums` verifies the whole file.
+
+    Cost: O(1) in the rows without `checked`; pages are read when they are touched.
     """
     identity = _identity(folder, ref, files) if checked and not thorough else None
     mapped = None if identity is None else _MAPPED_PARTS.get(identity)
@@ -301,11 +307,14 @@ def open_part(
 
 
 _MAPPED_PARTS: WeakValueDictionary[tuple[Any, ...], MappedBatch] = WeakValueDictionary()
-"""Mapped parts that were compared with their checksums, by the identity of their files."""
+"""Mapped parts whose checksums were verified, by the identity of their files."""
 
 
 def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None:
-    """Returns the identity of a file under any name, and its expected content; None if unknown."""
+    """Returns the identity of a file, whatever its name, with the fields of its reference.
+
+    Returns None if the identity is unknown.
+    """
     own = files.identity(checked_path_within(folder, ref.path))
     return None if own is None else (*own, *ref._replace(path=""))
 
@@ -313,9 +322,14 @@ def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None
 def _map_part(
     folder: str, ref: PartRef, layout: Layout, files: Files, *, checked: bool, thorough: bool
 ) -> MappedBatch:
-    """Maps a part; an invalid one raises one of `UNSOUND`."""
+    """Maps a part.
+
+    Raises:
+        CorruptLogError: if the file is damaged, or is not the one that `ref` names.
+        Exception: one of `UNSOUND` if the contents are invalid.
+    """
     header, record, ending = _open_file(folder, ref, files, checked=checked)
-    stored_layout = header.get("layout")  # None: the file holds unsorted updates
+    stored_layout = header.get("layout")  # None if the file has unsorted updates
     if stored_layout is None or Layout.from_json(stored_layout) != layout:
         raise damaged_file_error(
             folder, ref.path, f"it is ordered by {stored_layout}, not by {layout}"
@@ -347,9 +361,9 @@ def _map_part(
 def write_updates(
     folder: str, updates: Updates, types: Sequence[str], stem: str, *, files: Files = DISK
 ) -> PartRef:
-    """Writes updates as they are, without order or hashes, as one new file.
+    """Writes unsorted updates without hashes as one new file.
 
-    The file is not synced: only the next job reads it, and no run survives a power failure.
+    The file is not synced, because only the next job of the same run reads it.
     """
     names = [f"c{i}" for i in range(len(types))]
     arrays = [store_file(c, t) for c, t in zip(updates.columns, types, strict=True)]
@@ -363,7 +377,10 @@ def write_updates(
 
 
 def open_updates(folder: str, ref: PartRef, types: Sequence[str]) -> Updates:
-    """Maps updates written by `write_updates`. Cost: O(1) in their rows."""
+    """Maps updates that `write_updates` has written.
+
+    Cost: O(1) in the rows.
+    """
     header, record, _ = _open_file(folder, ref, DISK)
     if header.get("types") != list(types):
         raise damaged_file_error(
@@ -376,12 +393,12 @@ def open_updates(folder: str, ref: PartRef, types: Sequence[str]) -> Updates:
 
 
 def _all_ones(n: int) -> Diffs:
-    """Returns `n` diffs of 1 in O(1): one number in memory, viewed as an array."""
+    """Returns `n` diffs of 1 as a view of a single number, in O(1)."""
     return np.broadcast_to(np.int64(1), n)
 
 
 def _unique_name(stem: str, ending: str = PART) -> str:
-    """Returns a unique file name."""
+    """Returns a unique file name with the given prefix and suffix."""
     return f"{stem}-{uuid.uuid4().hex}{ending}"
 
 

@@ -196,7 +196,7 @@ def test_any_lost_file_is_recovered_or_its_input_is_named(
             assert len(kinds) <= 1
             seen |= kinds or {"arranged" if "arranged" in notes else "input"}
             assert stopped == ({"named"} if "cannot be recomputed" in notes else set())
-            if "cannot be read" in notes or "cannot be recomputed" in notes:
+            if "can no longer be read" in notes or "cannot be recomputed" in notes:
                 assert "input 'orders'" in notes or "input 'people'" in notes
                 missing = missing_file(session, expected)
                 if missing is not None:
@@ -371,7 +371,7 @@ def test_stage_over_a_lost_past_starts_at_the_current_epoch(opened: Callable[...
     assert max(found) == 3
     assert past - current
     assert [*session["even"].history()] == [range(3, 4)]
-    assert "cannot be read" in str(session.recovery)
+    assert "can no longer be read" in str(session.recovery)
 
 
 def test_lost_operator_state_is_rebuilt_and_rows_stay(opened: Callable[..., Session]) -> None:

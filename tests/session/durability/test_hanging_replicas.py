@@ -186,7 +186,7 @@ def test_lost_log_is_restored_despite_a_hanging_call(
     with nosync_nb.open(**lost_log) as session:
         assert hanging.requested.is_set()
         assert len(session["numbers"].rows()) == 2
-        notes = [each for each in session.recovery.notes if each.startswith("not used")]
+        notes = [each for each in session.recovery.notes if each.startswith("replica not used")]
         assert any("replica-1" in each and "has not answered" in each for each in notes), notes
 
 

@@ -46,9 +46,9 @@ ROWS = 200
 WAITING_KEEPER = """
 import sys
 from nosync_nb.store.replication.agent import keeper, offloaded_merges
-from nosync_nb.trace import merge
+from nosync_nb.trace import compaction
 
-merge.RANGE_ROWS = 64
+compaction.RANGE_ROWS = 64
 each_range = offloaded_merges.each_range
 
 

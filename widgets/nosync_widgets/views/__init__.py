@@ -1,1 +1,1 @@
-"""Implements the views that a user opens."""
+"""The views that a user opens: the grid, the time slider, layers, graph and panel."""

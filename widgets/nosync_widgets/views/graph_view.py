@@ -2,11 +2,11 @@
 
 Design
     The browser lays the graph out (static/frontier.js); no `dot` is needed. graphviz-anywidget was
-    rejected: it sends 1.2 MB of script for each view, repeats the layout for each figure that
-    changes, its nodes take no focus, and it reports no click to the kernel.
+    rejected: it sends 1.2 MB of script for each view, and repeats the layout for each figure that
+    changes. Its nodes cannot be focused, and it does not report clicks to the kernel.
 
-    The first rows of the selected stage are read in the thread that notifies its view, so a commit
-    never waits; they are shown with their epoch.
+    The first rows of the selected stage are read in the thread that notifies the view, so that a
+    commit never waits. They are shown with their epoch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FrontierView(SelectingView):
     ).tag(sync=True)
 
     def show(self) -> None:
-        """Shows the current overview of the poller, and the current rows."""
+        """Shows the current overview of the poller, and rows of the selected stage."""
         super().show()
         with self._lock:
             if not self._closed:
@@ -63,7 +63,7 @@ class FrontierView(SelectingView):
         }
 
     def _page(self) -> dict[str, Any]:
-        """Returns the first rows; reads them only if the epoch or the stage changed."""
+        """Returns the page of the selected stage; reads rows only if its epoch or state changed."""
         overview, session = self._pulse.overview, self._pulse.session
         name = self._selected
         shown = overview.named(name)
@@ -93,7 +93,7 @@ class FrontierView(SelectingView):
         }
 
     def title(self) -> str:
-        """Returns one line: epoch, inputs, stages."""
+        """Returns one line with the epoch, and the numbers of inputs and stages."""
         stages = [each for each in self._pulse.overview.collections if not each.is_input]
         inputs = len(self._pulse.overview.collections) - len(stages)
         counted = f"{formats.count(inputs, 'input')}, {formats.count(len(stages), 'stage')}"
@@ -110,10 +110,10 @@ class FrontierView(SelectingView):
 
 
 def _read(session: Session, shown: StageOutline) -> tuple[int, list[Any]]:
-    """Reads the first rows of a stage, and their epoch.
+    """Reads the epoch and the first rows of a stage.
 
-    The current rows are read without an epoch, and belong to one if none was committed meanwhile.
-    After some failed tries they are read at an epoch, which takes longer.
+    The current rows are read without an epoch, which is faster. They belong to the last epoch if no
+    further epoch was committed meanwhile. After three failed tries, the rows are read at an epoch.
     """
     collection = session[shown.name]
     if shown.stale:
@@ -131,7 +131,7 @@ def _read(session: Session, shown: StageOutline) -> tuple[int, list[Any]]:
 
 
 def overview_table(overview: Overview) -> Table:
-    """Returns a table of stages with inputs, size and cost, and the cost of each failure."""
+    """Returns a table of inputs and stages, with notes on the cost of each failure."""
     costs = [_cost(cost) for cost in overview.costs]
     return Table(
         caption=f"inputs and stages at epoch {overview.epoch}",
@@ -156,7 +156,7 @@ def overview_table(overview: Overview) -> Table:
 
 
 def _cost(cost: FailureCost) -> dict[str, Any]:
-    """Describes the cost of a failure."""
+    """Describes a failure, and the epochs that it would lose."""
     what = {"kernel": "the kernel dies", "power": "the power fails", "disk": "the disk is lost"}
     failure = what[cost.failure]
     if cost.lost:
@@ -171,7 +171,7 @@ def _cost(cost: FailureCost) -> dict[str, Any]:
 
 
 def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
-    """Returns the data to draw a stage."""
+    """Returns the data of an input or stage that the front end draws."""
     return {
         "name": each.name,
         "text": formats.one_line(each.name),
@@ -189,7 +189,7 @@ def _node(each: StageOutline, names: set[str]) -> dict[str, Any]:
 
 
 def _levels(each: StageOutline) -> list[list[Any]]:
-    """Returns the epochs of a stage in memory, on disk and on enough replicas."""
+    """Returns the last epochs of a stage in memory, on disk and on a quorum of replicas."""
     frontier = each.frontier
     levels: list[list[Any]] = [["memory", frontier.memory]]
     if each.persist != "memory":
@@ -236,7 +236,7 @@ class GraphPicture:
         return "\n".join(lines) or "no inputs and no stages yet"
 
     def svg(self) -> str | None:
-        """Returns the picture, or None without graphviz."""
+        """Returns the picture as SVG; None if graphviz is not installed, or fails."""
         import graphviz
 
         graph = graphviz.Digraph(
@@ -269,7 +269,7 @@ class GraphPicture:
 
 
 def _label(text: str) -> Any:
-    """Escapes a text for dot: no escape sequence, no entity, no HTML."""
+    """Escapes a text for dot, which interprets escape sequences, entities and HTML."""
     import graphviz
 
     return graphviz.escape(formats.one_line(text).replace("&", "&amp;"))

@@ -1,17 +1,17 @@
 """The grid: a stage as a table that follows commits; it sorts, filters, pages and summarises.
 
 Design
-    The kernel owns the state: `page` is the shown rows, `latest` the last epoch. The front end
-    sends messages (which page, order and filter; to freeze; for a file), and the next page is the
-    reply, one question at a time. Commits notify a `Throttle`, which reads again in a thread of its
-    own. Another one computes the summaries, because they take longest. A frozen grid keeps its
-    cursor, and shows how far it is behind.
-    A page is a small dict of strings and numbers with at most 200 rows; a whole collection is sent
+    The kernel owns the state: `page` has the shown rows, and `latest` is the last epoch. The front
+    end sends one request at a time: for a page with an order and a filter, to freeze, or for a
+    file. The reply is the next page, or the pieces of the file. Commits notify a `Throttle`, which
+    reads the page again in a background thread. Another throttle computes the summaries, because
+    they take longest. A frozen grid keeps its cursor, and shows how far it is behind.
+    A page is a small dict of strings and numbers with at most 200 rows. A whole collection is sent
     to the browser only as a requested file.
 
-    No existing grid reads rows at a given epoch where they are stored: `itables` and `ipydatagrid`
-    ship them all, `quak` and `perspective` copy them into an engine of their own, or query in its
-    own language, whose order and decimals differ from ours.
+    No existing grid reads rows at a given epoch where they are stored. `itables` and `ipydatagrid`
+    send all rows to the browser. `quak` and `perspective` copy the rows into their own engine, or
+    query them in its language, whose order and decimals differ from NoSync's.
 
 Failure
     One lock guards all state that messages, cells and commits change; a cursor never changes. An
@@ -54,8 +54,11 @@ class GridRequest(NamedTuple):
     """A request for a page.
 
     Attributes:
-        order: positions of columns, and whether they descend; empty: the canonical order.
-        where: a predicate in SQL; empty: all rows.
+        order: pairs of a column position and True if the column descends; empty for the canonical
+            order.
+        where: a predicate in SQL; empty for all rows.
+        offset: the number of rows before the page.
+        limit: the maximum number of rows of the page.
     """
 
     order: tuple[tuple[int, bool], ...] = ()
@@ -65,7 +68,7 @@ class GridRequest(NamedTuple):
 
     @classmethod
     def from_message(cls, asked: dict[str, Any], width: int) -> GridRequest:
-        """Reads a request from a message, within bounds.
+        """Reads a request from a message, and limits its values to the valid ranges.
 
         Args:
             width: the number of columns.
@@ -80,7 +83,7 @@ class GridRequest(NamedTuple):
 
 
 class GridView(StageView):
-    """Shows a page of a stage or input, at the last epoch or, frozen, at an earlier one.
+    """Shows a page of a stage or input at the last epoch or, if frozen, at an earlier one.
 
     Attributes:
         summing: throttles the summaries.
@@ -127,7 +130,7 @@ class GridView(StageView):
         """Shows the last epoch; a frozen grid only shows how far it is behind.
 
         Args:
-            reload: read again too, after a new version of the stage.
+            reload: reads the rows again in any case, after a new version of the stage.
         """
         with self._lock:
             if self._closed:
@@ -147,12 +150,16 @@ class GridView(StageView):
             if before is None or not cursor.has_rows_of(before) or "error" in shown or reload:
                 self._show_page(0)
             elif (before.epoch, shown.get("stale")) != (cursor.epoch, stale):
-                # the rows are the same at another epoch
+                # only the epoch or the stale mark has changed, not the rows
                 self._publish_page({**shown, "epoch": cursor.epoch, "stale": stale, "asked": 0})
                 self.summary = {**self.summary, "epoch": cursor.epoch} if self.summary else {}
 
     def show(self, wanted: GridRequest, *, asked: int = 0) -> None:
-        """Shows another page, order or filter, as the front end does; for programs and tests."""
+        """Shows another page, order or filter; programs and tests call it like the front end.
+
+        Args:
+            asked: the number of the front end's request; 0 without a request.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -161,7 +168,7 @@ class GridView(StageView):
                 self._request = before
 
     def freeze(self, on: bool) -> None:
-        """Stays at the epoch shown, or follows commits again."""
+        """Freezes the grid at the epoch shown if `on`, or else follows commits again."""
         with self._lock:
             if self._closed:
                 return
@@ -178,7 +185,7 @@ class GridView(StageView):
             self.refresh(reload=True)
 
     def download(self, kind: str) -> None:
-        """Sends all rows of the filter, in the order shown, to the front end as a file.
+        """Sends all rows that match the filter, in the order shown, to the front end as a file.
 
         Args:
             kind: csv or parquet.
@@ -224,7 +231,7 @@ class GridView(StageView):
             self.download(str(content.get("format")))
 
     def _reopen_cursor(self) -> Cursor:
-        """Opens a cursor at the last epoch; changed columns reset order and filter."""
+        """Opens a cursor at the last epoch; resets order and filter if the columns changed."""
         before = self._cursor
         cursor = self._session.cursor(self.stage, previous=before)
         if before is None or before.schema != cursor.schema:
@@ -277,16 +284,16 @@ class GridView(StageView):
         return static_page(self._name, self.page, page_table)
 
     def title(self) -> str:
-        """Returns one line: stage, epoch, rows."""
+        """Returns one line with the stage, its epoch and the rows shown."""
         return self._name if "error" in self.page else grid_title(self._name, self.page)
 
 
 def read_page(cursor: Cursor, wanted: GridRequest) -> dict[str, Any]:
-    """Reads a page; an offset beyond the end gives the last page.
+    """Reads a page; if the offset is beyond the end, the last page.
 
     Returns:
-        `epoch columns rows offset limit total order where`; a row is a list of strings with None
-        for null.
+        a dict with the keys `epoch columns rows offset limit total order where`. A row is a list of
+        strings, with None for null.
     """
     total = cursor.count(wanted.where)
     offset = min(wanted.offset, max(total - 1, 0) // wanted.limit * wanted.limit)
@@ -307,7 +314,7 @@ def read_summary(cursor: Cursor, where: str) -> dict[str, Any]:
     """Summarises the columns of the rows that match `where`, with values formatted for display.
 
     Returns:
-        `epoch where columns`.
+        a dict with the keys `epoch where columns`.
     """
     columns = [_summary(each) for each in cursor.profiles(where)]
     return {"epoch": cursor.epoch, "where": where, "columns": columns}
@@ -339,7 +346,7 @@ def grid_title(name: str, page: dict[str, Any]) -> str:
 
 
 def page_table(name: str, page: dict[str, Any]) -> Table:
-    """Draws a page as a static table."""
+    """Returns a page as a static table."""
     return Table(
         caption=grid_title(name, {**page, "stale": ""}),
         columns=[column["name"] for column in page["columns"]],
@@ -353,7 +360,7 @@ def download_file(table: pa.Table, kind: str) -> tuple[bytes, str]:
     """Returns a table as a file, and its media type.
 
     Args:
-        kind: csv or parquet. In CSV nested values are written as JSON.
+        kind: csv or parquet. CSV has nested values as JSON, and binary values in hexadecimal.
     """
     out = io.BytesIO()
     if kind == "parquet":

@@ -1,8 +1,8 @@
 """The layers of a stage: as a picture that follows merges and shipping, and as a table.
 
-A layer is a rectangle over its epochs, in the lane of its level, in the colour of the safest
-storage that has all of it. Each storage (memory, disk, each replica) has a bar over the epochs that
-are readable from it alone; it grows as epochs arrive there.
+A layer is a rectangle over its epochs, in the lane of its level. Its colour is that of the safest
+storage that has the whole layer. Each storage (memory, disk, each replica) has a bar over the
+epochs that are readable from it alone. The bar grows as epochs arrive there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LayersView(LiveView):
-    """Shows the layers of one stage; the front end may request another one."""
+    """Shows the layers of one stage; the front end may request another stage."""
 
     _esm = script("layers.js")
 
@@ -32,11 +32,11 @@ class LayersView(LiveView):
 
     @property
     def stage(self) -> str:
-        """The stage shown; empty: none."""
+        """The stage shown; empty if the log has no stages."""
         return self._stage
 
     def title(self) -> str:
-        """Returns one line: stage, epoch, number of layers."""
+        """Returns one line with the stage, the epoch and the number of layers."""
         count = formats.count(len(self.state["layers"]), "layer")
         return f"layers of {self.state['name']} at epoch {self.state['epoch']}: {count}"
 
@@ -88,7 +88,7 @@ class LayersView(LiveView):
         }
 
     def static(self) -> tuple[str, str]:
-        """Returns the layers as a table."""
+        """Returns the layers as a table, in text and in HTML."""
         name = self._stage
         layers = self._pulse.session.info.layers(name) if self.state["layers"] else []
         table = layers_table({self._pulse.name(name): layers}, epoch=self.state["epoch"])
@@ -96,7 +96,7 @@ class LayersView(LiveView):
 
 
 def first_layer(overview: Overview) -> str:
-    """Returns the stage that is shown by default: the last one defined; empty without stages."""
+    """Returns the stage that is shown by default: the last of the overview; empty without any."""
     return overview.collections[-1].name if overview.collections else ""
 
 
@@ -111,7 +111,7 @@ def layer_places(overview: Overview, shown: StageOutline) -> list[dict[str, Any]
     if shown.persist == "disk":
         found[-1]["note"] = "on this disk only"
         return found
-    # the replicas may have changed meanwhile
+    # not strict, because the replicas may have changed since the overview was built
     copies = zip(overview.replicas, shown.copies, strict=False)
     for number, (copy, epoch) in enumerate(copies, 1):
         lacks = formats.size(copy.behind_bytes) if copy.behind and copy.behind_bytes else ""
@@ -130,7 +130,7 @@ def layer_places(overview: Overview, shown: StageOutline) -> list[dict[str, Any]
 
 
 def layers_table(layers: Mapping[str, Iterable[Mapping[str, Any]]], *, epoch: int) -> Table:
-    """Returns a table of the layers of some stages, by name."""
+    """Returns a table of the layers of the given stages."""
     return Table(
         caption=f"layers at epoch {epoch}: each holds the net changes of epochs in [lower, upper)",
         columns=("stage", "lower", "upper", "level", "rows", "size", "stored"),

@@ -40,7 +40,7 @@ class Actions(Protocol):
     """The actions of a panel on a stage; each returns a message."""
 
     def drop(self, name: str, *, cascade: bool) -> str:
-        """Drops a stage, or with `cascade` its readers, too."""
+        """Drops a stage and, if `cascade`, the stages that read it."""
 
     def rename(self, old: str, new: str) -> str:
         """Renames a stage."""
@@ -90,12 +90,12 @@ class ListView(SelectingView):
         }
 
     def title(self) -> str:
-        """Returns one line: log and epoch."""
+        """Returns one line with the branch, the log and the epoch."""
         branch = f"{self.state['name']} · " if self.state["name"] else ""
         return f"panel: {branch}{self.state['path']} at epoch {self.state['epoch']}"
 
     def static(self) -> tuple[str, str]:
-        """Returns stages and replicas as tables; watched folders are below the stages."""
+        """Returns stages and replicas as tables, with the watched folders below the stages."""
         overview = self._pulse.overview
         tables = [
             stages_table(overview),
@@ -132,7 +132,7 @@ def replicas_table(overview: Overview) -> Table:
 
 
 def _quorum_text(overview: Overview) -> str:
-    """Describes the quorum, and the epoch that it has."""
+    """Describes the quorum, and the last epoch that a quorum of replicas has."""
     if not overview.replicas:
         return "no replicas: %dd replicas add file:///absolute/folder"
     epochs = sorted((copy.epoch for copy in overview.replicas), reverse=True)
@@ -175,10 +175,10 @@ class Panel(ipywidgets.VBox):
     """A list of inputs and stages, with actions, the graph, the layers and time travel.
 
     Attributes:
-        pulse: the poller that notifies its views.
-        listing, graph, layers: its views.
+        pulse: the poller that notifies the views of the panel.
+        listing, graph, layers: the views.
         name: the text field for the new name of a stage.
-        rows, travel, rename, drop, keep: its buttons.
+        rows, travel, rename, drop, keep: the buttons.
         cascade: the checkbox for also dropping the readers of a stage.
         said: the line with the result or the error of the last action.
     """
@@ -238,7 +238,7 @@ class Panel(ipywidgets.VBox):
 
     @property
     def stage(self) -> str:
-        """The selected stage; empty: none."""
+        """The selected stage; empty if none is selected."""
         return self._stage
 
     def choose(self, stage: str) -> None:
@@ -281,7 +281,7 @@ class Panel(ipywidgets.VBox):
         super().close()
 
     def title(self) -> str:
-        """Returns one line: log and epoch."""
+        """Returns one line with the branch, the log and the epoch."""
         return self.listing.title()
 
     def static(self) -> tuple[str, str]:
@@ -290,26 +290,26 @@ class Panel(ipywidgets.VBox):
         return "\n\n".join(text for text, _ in parts), "".join(html for _, html in parts)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """Adds the static form, for front ends without widgets."""
+        """Returns the display with the static form added, for front ends without widgets."""
         data = dict(super()._repr_mimebundle_(**kwargs) or {})
         data["text/plain"], data["text/html"] = self.static()
         return data
 
     def _check(self) -> None:
-        """Deselects a stage that was dropped."""
+        """Clears the selection if the selected stage was dropped."""
         if self._stage and self.pulse.overview.named(self._stage) is None:
             with self._lock:
                 self._stage = ""
                 self._label()
 
     def _set_confirming(self, *, sure: bool) -> None:
-        """Asks for confirmation of a drop, or ends the question."""
+        """Shows the buttons that confirm or cancel a drop, or hides them."""
         with self._lock:
             self._confirming = sure
             self._label()
 
     def _label(self) -> None:
-        """Updates the labels of the buttons; called with the lock held."""
+        """Updates the controls for the selected stage. The caller holds the lock."""
         stage, none = self._stage, not self._stage
         for control in (self.rows, self.travel, self.name, self.rename, self.drop, self.cascade):
             control.set_trait("disabled", none)
@@ -319,7 +319,7 @@ class Panel(ipywidgets.VBox):
             control.layout.set_trait("display", "" if self._confirming else "none")
 
     def _guarded(self, act: Callable[[str], str]) -> Callable[[Any], None]:
-        """Returns a handler that shows the result of an action, or its error."""
+        """Returns a click handler that performs an action and shows its message or its error."""
 
         def handle(_button: Any) -> None:
             with self._acting:
@@ -336,14 +336,14 @@ class Panel(ipywidgets.VBox):
         return handle
 
     def show_line(self, text: str, *, bad: bool = False) -> None:
-        """Shows a line; an empty one shows none."""
+        """Shows a line of text; an empty text clears the line."""
         color = "color:var(--jp-error-color1,#b3261e)" if bad else ""
         role = "alert" if bad else "status"
         line = f'<span role="{role}" style="{color}">{formats.html(text)}</span>'
         self.said.set_trait("value", line)
 
     def _show_in_tab(self, tab: str, view: ipywidgets.Widget) -> str:
-        """Shows a view, which the notebook owns, in a tab."""
+        """Shows a view that the notebook owns in a tab; returns an empty message."""
         self._slots[tab].set_trait("children", (view,))
         self._tabs.set_trait("selected_index", _TABS.index(tab))
         return ""

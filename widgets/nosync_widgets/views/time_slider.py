@@ -1,15 +1,17 @@
 """The time slider: moves through the readable epochs of a stage, and shows rows and changes.
 
 Design
-    The kernel owns the state: `page` is the shown content. The front end requests an epoch by
-    message, and the next page is the reply, one question at a time. It does not write traits: the
-    first message of a widget is handled in the main thread and later ones in a subshell's, while
-    the state of a synchronisation (held notifications, locked traits) is kept per widget.
-    A page is a small dict of strings and numbers, with at most `limit` rows of each kind; whole
-    collections are never sent to the browser.
-    The line of row counts, or of the sums of a column, covers at most 200 epochs. A past count
-    never changes, so each is computed once, from the changes since the epoch before it. Of many
-    epochs every second, fourth, ... is counted: the same ones, however many follow.
+    The kernel owns the state: `page` is the shown content. The front end requests one epoch at a
+    time by message, and the next page is the reply. It does not write traits, because ipywidgets
+    stores the state of a synchronisation (held notifications, locked traits) per widget, and not
+    per thread: the first message of a widget is handled in the main thread, and later ones in the
+    thread of a subshell.
+    A page is a small dict of strings and numbers, with at most `limit` rows and `limit` changes.
+    Whole collections are never sent to the browser.
+    The line of row counts, or of the sums of a column, has at most 200 points. A past count never
+    changes, so each is computed once, from the changes since the previous counted epoch. If there
+    are too many epochs, only every second, fourth, ... one is counted. So the counts that are
+    cached remain in use as further epochs follow.
 
 Failure
     One lock guards all state that these threads, the cells and the commits of a stream change; they
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from nosync_nb.frontend import Cursor, EpochInfo, RowChange
 
 _ROWS_MAX = 100
-"""The most rows, and the most changes, that are sent."""
+"""The maximum number of rows, and of changes, of a page."""
 
 POINTS_MAX = 200
 
@@ -54,7 +56,7 @@ Cursors: TypeAlias = "dict[str | None, Cursor]"
 
 
 class ForkActions(Protocol):
-    """The actions at an epoch; each returns a message."""
+    """The actions of the buttons of a slider; each returns a message."""
 
     def rewind(self, epoch: int) -> str:
         """Rewinds to an epoch."""
@@ -70,9 +72,9 @@ class TravelView(StageView):
     """Shows a stage at any readable epoch; at the latest one it follows new epochs.
 
     Args:
-        at: the epoch shown first; None: the latest.
-        limit: the number of rows, and of changes, that are shown, of all stages together.
-        beside: other stages, which the slider moves too.
+        at: the epoch shown first; None means the latest.
+        limit: the number of rows, and of changes, that are shown of all stages together.
+        beside: further stages, which the same slider moves.
     """
 
     _esm = script("course.js", "forks.js", "travel.js")
@@ -127,20 +129,20 @@ class TravelView(StageView):
         return shown
 
     def travel(self, epoch: int | None = None) -> None:
-        """Moves to an epoch, or to the latest, as the slider does; for programs and tests."""
+        """Moves to an epoch, or to the latest one; programs and tests call it like the slider."""
         with self._lock:
             self.refresh()
             timeline = Timeline(self.steps)
             self._show_epoch(epoch if epoch is not None else timeline.latest or 0)
 
     def refresh(self, *, reload: bool = False) -> None:
-        """Looks for new epochs; at the latest one it moves to the new one, else it stays.
+        """Looks for new epochs; a slider at the latest epoch moves to the new one.
 
-        An epoch that is no longer readable is replaced by the one before it. After a rewind the
-        rows are read again, because an epoch of that number may be another one.
+        If the epoch shown is no longer readable, the readable epoch before it is shown. After a
+        rewind the rows are read again, because the number may now be that of another epoch.
 
         Args:
-            reload: read the rows again too, after a new version of the stage.
+            reload: reads the rows again in any case, after a new version of the stage.
         """
         with self._lock:
             if self._closed:
@@ -195,7 +197,7 @@ class TravelView(StageView):
             self._fork(self._forks, content)
 
     def _fork(self, forks: ForkActions, content: Any) -> None:
-        """Rewinds or forks, without the lock, because notified listeners may need a lock."""
+        """Rewinds, forks or replays; without the lock, because listeners may need other locks."""
         try:
             if "replay" in content:
                 text, bad = forks.replay(self.stage), False
@@ -214,17 +216,17 @@ class TravelView(StageView):
         self.said = {"text": formats.visible(text), "bad": bad, "number": number}
 
     def _count(self, column: Any) -> None:
-        """Sets the column whose sums the line shows; None: the rows."""
+        """Sets the column whose sums the line shows; None means row counts."""
         with self._course_lock:
             self._course = RowCountSeries(
                 column if isinstance(column, int) and column >= 0 else None
             )
 
     def draw(self, *, again: bool = False) -> None:
-        """Counts the rows over new epochs, for the line.
+        """Updates the line of row counts or sums with the new epochs.
 
         Args:
-            again: a rewind may have changed epochs, so all are counted again.
+            again: counts all epochs again, because a rewind may have changed them.
         """
         with self._course_lock:
             if again:
@@ -257,7 +259,7 @@ class TravelView(StageView):
             self.page = {**page, **own, "beside": beside, "number": self._pages}
 
     def _beside_page(self, stage: str, epoch: int) -> dict[str, Any]:
-        """Returns the page of a stage beside it; an unreadable one shows its error."""
+        """Returns the page of a further stage; it contains the error if it cannot be read."""
         try:
             page = self._page(stage, Timeline(self._session[stage].history()), epoch)
         except Exception as error:
@@ -285,7 +287,10 @@ class TravelView(StageView):
         return {**page, "stale": stale, "past": past_of(self._session, stage)}
 
     def _marks(self) -> list[str]:
-        """Returns the marks of all stages; empty if one was dropped, as reading a page reports."""
+        """Returns the stale marks of all stages; empty if a stage was dropped.
+
+        Reading the page of the stage reports that it was dropped.
+        """
         try:
             return [self._stale(stage) for stage in (self.stage, *self._beside)]
         except Exception:
@@ -305,7 +310,7 @@ class TravelView(StageView):
         return "\n\n".join(texts), "".join(htmls)
 
     def title(self) -> str:
-        """Returns one line: stage, epoch, label, rows that came and went."""
+        """Returns one line: stage, epoch, label, and the numbers of inserted and removed rows."""
         title = self._name if "error" in self.page else page_title(self._name, self.page)
         if self._beside:
             title += f"; with {', '.join(self._beside)}"
@@ -331,17 +336,18 @@ def read_page(
     limit: int,
     cursors: Cursors,
 ) -> dict[str, Any]:
-    """Reads a collection at `epoch`.
+    """Reads the page of a collection at `epoch`.
 
     Args:
         cursors: the cursors of earlier pages, by name; the one of this page is added.
 
     Returns:
-        `epoch before columns rows more ordered fresh by changes changes_more added removed`; a row
-        is a list of strings with None for null, `ordered` describes the order of the rows, if the
-        collection has an order of its own, `fresh` has the signs of rows that came with this epoch
-        (+), or were changed by it (→), else "". Changes are of rows that came, that went, or (if
-        there is a key, `by`) whose cells changed.
+        a dict with the keys
+        `epoch before columns rows more ordered fresh by changes changes_more added removed`. A row
+        is a list of strings, with None for null. `ordered` describes the order of the rows, if the
+        collection has its own order. `fresh` has a sign for each row: + if it was inserted since
+        the previous readable epoch, → if it was changed, "" otherwise. `changes` has inserted and
+        removed rows and, if there is a key `by`, rows with changed cells.
 
     Cost: one pass over the rows the first time, then over the changes since the previous page; and
     over the changes of one epoch, vectorised.
@@ -392,9 +398,10 @@ def empty_page(collection: Collection, epoch: int) -> dict[str, Any]:
 
 
 def _change(change: RowChange, show: Callable[[Any], list[str | None]]) -> list[Any]:
-    """Returns the count, and the row's cells; a changed cell is a pair of old and new value.
+    """Returns a change as its count and the cells of the row.
 
-    A count below 0 is of a row that went; 0 is followed by the copies of a changed row.
+    The count of a removed row is negative. The count of a changed row is 0, and the number of its
+    duplicates is a third item. A changed cell is a pair of the old and the new value.
     """
     if change.a is None:
         return [change.copies, show(change.b)]
@@ -410,7 +417,7 @@ def _change(change: RowChange, show: Callable[[Any], list[str | None]]) -> list[
 
 
 def page_table(name: str, page: dict[str, Any]) -> Table:
-    """Draws a page as a static table, rows that came or changed marked; `past` is a note below."""
+    """Returns a page as a static table with signs for new and changed rows, and notes below."""
     columns = ["", *(column["name"] for column in page["columns"])]
     types = ["string", *(column["type"] for column in page["columns"])]
     rows = [[sign, *row] for row, sign in zip(page["rows"], page["fresh"], strict=True)]
@@ -437,8 +444,9 @@ def page_title(name: str, page: dict[str, Any]) -> str:
 class Timeline:
     """The readable epochs of a collection, ascending, as positions 0, 1, 2, ...
 
-    Downsampled history leaves gaps between readable epochs; a slider must have none. Epochs are
-    stored as steps `(first, last, step)`, so that a hundred thousand of them cost a few numbers.
+    Downsampled history leaves gaps between readable epochs, but the positions of a slider must have
+    none. Epochs are stored as steps `(first, last, step)`, so that a hundred thousand epochs take
+    only a few numbers.
     """
 
     def __init__(self, ranges: Iterable[Any]) -> None:
@@ -476,7 +484,7 @@ class Timeline:
         return None if position is None else self[position]
 
     def nearest(self, epoch: int) -> int | None:
-        """Returns the last readable epoch that is not after `epoch`, else the first of all."""
+        """Returns the last readable epoch up to `epoch`, or else the first one; None if empty."""
         if not len(self):
             return None
         position = self._floor(epoch)
@@ -491,7 +499,7 @@ class Timeline:
 
 
 def _compress(ranges: Iterable[Any]) -> Iterator[tuple[int, int, int]]:
-    """Turns ranges into steps; lone epochs at equal distances become one step."""
+    """Converts ranges into steps; single epochs at equal distances become one step."""
     run: list[int] = []
     for first, last, step in map(_step, ranges):
         if last < first:
@@ -522,11 +530,13 @@ def _step(item: Any) -> tuple[int, int, int]:
 
 
 class RowCountSeries:
-    """The cached counts of one collection. One thread at a time.
+    """The row counts of one collection over epochs, or the sums of a column, cached.
+
+    Threads: one at a time.
 
     Args:
-        column: the position of a numeric column to add up, without null and infinite values; None:
-            rows are counted.
+        column: the position of the numeric column whose values are added up, except null and
+            infinite ones; None means that rows are counted.
     """
 
     def __init__(self, column: int | None = None) -> None:
@@ -542,10 +552,12 @@ class RowCountSeries:
         """Counts rows at epochs of a timeline.
 
         Returns:
-            `points`, at most 200 pairs of epoch and count, ascending, the latest among them;
-            `every`: one of so many readable epochs is counted; `of`: what is counted.
+            a dict: `points` has at most 200 pairs of epoch and count, ascending, including the
+            latest epoch; `every` is the distance between counted epochs, in readable epochs; `of`
+            names the quantity.
 
-        Cost: that of `changes` between the new epochs, of the first one from the beginning.
+        Cost: that of `changes` between epochs that are not cached; for the first epoch, that of all
+        changes before it.
         """
         every = 1
         while (len(timeline) + every - 1) // every >= POINTS_MAX:
@@ -570,7 +582,7 @@ class RowCountSeries:
         return self._figures[epoch]
 
     def _sum_of(self, changed: pa.Table) -> int | float:
-        """Returns the amount that changes add to the count."""
+        """Returns the amount that changes add to the count or sum."""
         diff = changed.column(-1)
         if self._column is None:
             return int(diff.to_numpy().sum())
@@ -597,9 +609,9 @@ def columns_of(collection: Collection) -> list[list[Any]]:
 
 
 def marks_of(session: Session, stage: str) -> list[list[Any]]:
-    """Returns the epochs where branches forked and versions of a stage ended, with texts.
+    """Returns the epochs where branches forked and versions of a stage ended, with labels.
 
-    Cost: that of listing the branches, a file each.
+    Cost: lists the branches, and reads a file of each.
     """
     marks = [
         [each.at, f"branch {formats.one_line(each.name)} forked"]
@@ -614,7 +626,7 @@ def marks_of(session: Session, stage: str) -> list[list[Any]]:
 
 
 def past_of(session: Session, stage: str) -> str:
-    """Returns what to type if a stage was defined late and has no history before; else empty."""
+    """Returns a note on how to compute the history before a late definition; else empty."""
     missing = session.info.missing_past(stage)
     if not missing:
         return ""

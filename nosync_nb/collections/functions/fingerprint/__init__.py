@@ -1,11 +1,11 @@
-"""Identifies the computation of a definition by a short text that is equal in every kernel.
+"""Fingerprints: short texts that identify a computation and are equal in every kernel.
 
-A stage is "unchanged" after a restart if its fingerprint equals the one in the log. Operators,
-expressions and schemas are data (`definition_fingerprint`); functions of the user are code with
-captured values (`function_fingerprint`). Pickles and marshalled code differ at every restart and
-with every moved line, so neither is used.
+A stage is unchanged after a restart if its fingerprint equals the one in the log. Operators,
+expressions and schemas are data (`definition_fingerprint`). Functions of the user are code with
+captured values (`function_fingerprint`). Their pickles and marshalled code are not used, because
+these differ after every restart and whenever a line moves.
 
-Signatures are in `signing`. No module checks that a function is deterministic.
+A fingerprint does not show that a function is deterministic. Signatures are in `signing`.
 """
 
 from nosync_nb.collections.functions.fingerprint.canonical_values import (

@@ -1,8 +1,8 @@
-"""The canonical form of a function's code: its syntax tree, else its bytecode.
+"""The canonical form of a function's code: its syntax tree, or its bytecode without a source text.
 
-The syntax tree is preferred, because it depends only on the source text: bytecode changes with line
-breaks (jumps are threaded only within a line) and with the minor version of Python. Comments,
-docstrings, formatting, positions, file names and the function's own name are left out.
+The syntax tree is preferred, because it depends only on the source text. Bytecode also changes with
+line breaks (jumps are threaded only within a line) and with the minor version of Python. The form
+omits comments, docstrings, formatting, positions, file names and the name of the function.
 
 Failure: 1. A module is imported. 2. Its file is edited. 3. A cell is run again: the text found by
 file name and line is not the code that runs. Data of the old code would be taken for data of the
@@ -33,12 +33,12 @@ _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
 class ExternalNames(NamedTuple):
-    """The names that code takes from outside itself.
+    """The names outside of a function to which its code refers.
 
     Args:
-        names: global names, each with the attributes that are read directly from it.
-        imports: (level, module, names) of import statements.
-        assigned: global names that the code binds or deletes.
+        names: global names, each followed by the attributes that are read from it directly.
+        imports: the import statements as (level, module, names).
+        assigned: the global names that the code binds or deletes.
     """
 
     names: frozenset[tuple[str, ...]]
@@ -47,7 +47,7 @@ class ExternalNames(NamedTuple):
 
 
 def canonical_code(code: CodeType, module_globals: dict[str, Any]) -> str:
-    """The canonical text of a function's code, without its captured values."""
+    """Returns the canonical text of a function's code, without its captured values."""
     node = _source_tree(code, module_globals)
     if node is not None:
         return "ast " + _function_text(node)
@@ -56,7 +56,7 @@ def canonical_code(code: CodeType, module_globals: dict[str, Any]) -> str:
 
 
 def external_names(code: CodeType) -> ExternalNames:
-    """The globals and imports of code and of the code nested in it."""
+    """Returns the globals and imports of a code object and of all code nested in it."""
     names: set[tuple[str, ...]] = set()
     imports: set[tuple[int, str, tuple[str, ...]]] = set()
     assigned: set[str] = set()
@@ -93,7 +93,7 @@ def _add_names(
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
-    """The code and all code objects among its constants."""
+    """Yields a code object and all code objects that are nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -102,7 +102,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(maxsize=16)
 def _parsed(text: str, flags: int) -> tuple[ast.Module, dict[tuple[int, str], list[CodeType]]]:
-    """The syntax tree of a source text, and its code objects by first line and name."""
+    """Returns the syntax tree of a source text, and its code objects by first line and name."""
     tree = ast.parse(text)
     code = compile(tree, "<text>", "exec", flags=flags, dont_inherit=True)
     index: dict[tuple[int, str], list[CodeType]] = {}
@@ -112,12 +112,12 @@ def _parsed(text: str, flags: int) -> tuple[ast.Module, dict[tuple[int, str], li
 
 
 def _source_tree(code: CodeType, module_globals: dict[str, Any]) -> _FunctionNode | None:
-    """The syntax tree that exactly this code was compiled from, or None."""
+    """Returns the syntax tree from which exactly this code was compiled; None if unknown."""
     text = "".join(linecache.getlines(code.co_filename, module_globals))
     if not text:
         return None
     if text.startswith("%%"):
-        text = "#" + text  # a cell whose magic runs its body unchanged
+        text = "#" + text  # because a cell magic runs the body of its cell unchanged
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | (code.co_flags & _FUTURES)
     try:
         tree, index = _parsed(text, flags)
@@ -132,7 +132,7 @@ def _source_tree(code: CodeType, module_globals: dict[str, Any]) -> _FunctionNod
 
 
 def _is_same_code(one: CodeType, other: CodeType) -> bool:
-    """Returns True if two code objects come from the same text at the same place.
+    """Returns True if two code objects come from the same text at the same position.
 
     NOTE: Python's own `==` also compares the counters of code that has run (3.11).
     """
@@ -153,7 +153,7 @@ def _is_same_code(one: CodeType, other: CodeType) -> bool:
 
 
 def _starts_at(node: ast.AST, code: CodeType) -> bool:
-    """Returns True if a function of this name begins at this line."""
+    """Returns True if a node is a function with the name and the first line of a code object."""
     if isinstance(node, ast.Lambda):
         return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -163,7 +163,7 @@ def _starts_at(node: ast.AST, code: CodeType) -> bool:
 
 
 def _innermost(nodes: list[ast.AST], code: CodeType) -> list[ast.AST]:
-    """Selects the smallest of several lambdas on a line that contains all instructions."""
+    """Selects the innermost of several functions on a line that contains all instructions."""
     spans = [
         (line, column, end_line, end_column)
         for line, end_line, column, end_column in code.co_positions()
@@ -188,7 +188,10 @@ def _innermost(nodes: list[ast.AST], code: CodeType) -> list[ast.AST]:
 
 
 def _function_text(node: _FunctionNode) -> str:
-    """The text of a function: its arguments and body. Decorators appear in their results."""
+    """Returns the text of a function: its arguments and body.
+
+    Decorators are omitted, because their effect is in the function that they return.
+    """
     kind = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
     body = [_tree_text(node.body)] if isinstance(node, ast.Lambda) else _body_texts(node)
     form = "lambda" if isinstance(node, ast.Lambda) else "def"
@@ -196,7 +199,7 @@ def _function_text(node: _FunctionNode) -> str:
 
 
 def _body_texts(node: ast.AST) -> list[str]:
-    """The statements of a body without its docstring."""
+    """Returns the texts of the statements of a body, without its docstring."""
     body: list[ast.stmt] = node.body  # type: ignore[attr-defined]
     first = body[0] if body else None
     if (
@@ -209,7 +212,7 @@ def _body_texts(node: ast.AST) -> list[str]:
 
 
 def _tree_text(node: Any) -> str:
-    """The text of a tree: like `ast.dump`, without what is empty, positions and docstrings."""
+    """Returns the text of a tree like `ast.dump`, without empty fields, positions, docstrings."""
     if isinstance(node, list):
         return f"[{','.join(map(_tree_text, node))}]"
     if not isinstance(node, ast.AST):
@@ -228,12 +231,12 @@ def _tree_text(node: Any) -> str:
 
 
 def _bytecode_text(code: CodeType) -> str:
-    """The instructions of code by name, with constants and jumps written out."""
+    """Returns the instructions of a code object by name, with constants and jump targets."""
     instructions = list(dis.get_instructions(code))
     number = {}
     kept: list[dis.Instruction] = []
     for instruction in instructions:
-        number[instruction.offset] = len(kept)  # a dropped one: that of the next
+        number[instruction.offset] = len(kept)  # because a jump may target a dropped instruction
         if instruction.opname not in _UNSTABLE:
             kept.append(instruction)
     jumps = {*dis.hasjrel, *dis.hasjabs}
@@ -253,7 +256,7 @@ def _bytecode_text(code: CodeType) -> str:
 
 
 def _constant_text(value: Any) -> str:
-    """The text of a constant; the order of a frozenset depends on the process."""
+    """Returns the text of a constant; a frozenset is sorted, because its order is not stable."""
     if isinstance(value, CodeType):
         return f"code {value.co_name} {{{_bytecode_text(value)}}}"
     if isinstance(value, frozenset):

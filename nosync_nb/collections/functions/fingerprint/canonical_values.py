@@ -1,10 +1,10 @@
-"""Canonical bytes of captured values of a closed list of types.
+"""Canonical bytes of captured values whose types are in a closed list.
 
-Equal values give equal bytes in every process; the type is part of the value (1, True and 1.0
-differ). A subclass of a listed type is not listed: its behaviour is unknown. Containers, functions
-and classes are in `code`, since they may contain one another.
+Equal values have equal bytes in every process. The type is part of the value, so 1, True and 1.0
+differ. A subclass of a listed type is not supported, because its behaviour is unknown. The module
+`code` handles containers, functions and classes, because they may contain one another.
 
-The module also has the fingerprints of definitions that are data.
+This module also computes the fingerprints of definitions, which are data.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any
 
 LRU_CACHED: Any = type(functools.lru_cache(len))
-"""The class of functions with a cache, which functools does not name."""
+"""The class of functions that `lru_cache` returns; functools has no public name for it."""
 
 
 class UnsupportedValue(Exception):  # noqa: N818 - a verdict, not an error
-    """A value cannot be compared across kernels; the text is a predicate with the reason."""
+    """A value has no canonical form. The text is the predicate of a sentence, with the reason."""
 
 
 def framed_bytes(tag: str, payload: bytes = b"") -> bytes:
-    """A self-delimiting piece: no piece is the beginning of another one."""
+    """Returns a self-delimiting piece: no piece is a prefix of another piece."""
     return b"%s:%d:%s;" % (tag.encode(), len(payload), payload)
 
 
 def _double(value: float) -> bytes:
-    """The bits of a double; all NaNs are one."""
+    """Returns the bits of a double; all NaNs have the same bits."""
     return struct.pack(">d", math.nan if math.isnan(value) else value)
 
 
 def _zone(value: Any) -> bytes:
-    """The identity of a time zone: its key, or its fixed offset."""
+    """Returns the identity of a time zone: its key, or its fixed offset."""
     if value is None:
         return b"none"
     if type(value) is timezone:
@@ -56,7 +56,7 @@ def _zone(value: Any) -> bytes:
 
 
 def _moment(value: datetime | time) -> bytes:
-    """A date and time, or a time of day, with its zone."""
+    """Returns the bytes of a datetime or a time of day, with its zone."""
     naive = value.replace(tzinfo=None, fold=0)
     return f"{naive.isoformat()} {value.fold} ".encode() + _zone(value.tzinfo)
 
@@ -89,10 +89,10 @@ _SCALARS: dict[type, Callable[[Any], bytes]] = {
 
 
 def scalar_bytes(value: Any) -> bytes | None:
-    """The canonical bytes of a value without parts; None if its type is not listed here.
+    """Returns the canonical bytes of a value without parts; None if its type is not listed.
 
     Raises:
-        UnsupportedValue: if the type is listed and this value still has no canonical form.
+        UnsupportedValue: if the type is listed, but this value has no canonical form.
     """
     encode = _SCALARS.get(type(value))
     if encode is not None:
@@ -111,9 +111,9 @@ def _is_annotation(value: Any) -> bool:
 
 
 def array_bytes(value: Any) -> bytes | None:
-    """The canonical bytes of numpy and Arrow values; None for anything else.
+    """Returns the canonical bytes of a numpy value; None for any other value.
 
-    Cost: O(bytes) for numpy; Arrow values are read as Python values.
+    Cost: O(bytes).
     """
     module = type(value).__module__.partition(".")[0]
     if module == "numpy" and "numpy" in sys.modules:
@@ -122,9 +122,10 @@ def array_bytes(value: Any) -> bytes | None:
 
 
 def arrow_parts(value: Any) -> Iterator[tuple[str, Any]] | None:
-    """The type and the Python values of an Arrow value, piece by piece; None for anything else.
+    """Returns the types and the Python values of an Arrow value; None for any other value.
 
-    Chunks, offsets and the bytes under nulls have no effect.
+    A table has one piece for each column. Chunks, offsets and the bytes of null slots have no
+    effect.
     """
     if type(value).__module__.partition(".")[0] != "pyarrow":
         return None
@@ -142,7 +143,10 @@ def arrow_parts(value: Any) -> Iterator[tuple[str, Any]] | None:
 
 
 def _numpy(value: Any) -> bytes | None:
-    """Arrays and scalars of numpy by dtype, shape and values, whatever their memory order."""
+    """Returns the bytes of a dtype, array or scalar of numpy, independent of the memory order.
+
+    Returns None for any other value.
+    """
     import numpy as np
 
     if isinstance(value, np.dtype):
@@ -161,7 +165,7 @@ DIGEST_BYTES = 8
 
 
 def definition_fingerprint(definition: Any) -> str:
-    """Identifies a JSON value by its canonical text; the order of keys does not matter.
+    """Computes the fingerprint of a JSON value; the order of keys does not matter.
 
     Returns: 16 hexadecimal digits.
 
@@ -177,12 +181,12 @@ def definition_fingerprint(definition: Any) -> str:
 
 
 def definition_digest(data: bytes) -> str:
-    """The short hexadecimal digest of all fingerprints."""
+    """Returns the short hexadecimal digest that all fingerprints use."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _check(value: Any) -> None:
-    """Raises TypeError for keys that JSON would turn into text."""
+    """Raises TypeError for keys that JSON would convert to strings."""
     if isinstance(value, dict):
         for key, each in value.items():
             if not isinstance(key, str):

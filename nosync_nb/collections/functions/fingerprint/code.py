@@ -1,13 +1,13 @@
 """Fingerprints of functions: their code, their captured values, and the code of their callees.
 
-The walk starts at the function and follows closures, defaults, attributes and the globals that its
-code names, through the user's own modules. It writes one self-delimiting text. A function or class
-that was visited before is written as its number, so recursion ends. Installed code is a name and
-version. Captured values come from a closed list (`canonical_values`), or the function has no
-fingerprint.
+The traversal starts at the function. It follows closures, defaults, attributes and the globals that
+the code names, through the user's own modules. It writes one self-delimiting text. A function or
+class that was visited before is written as its number, so recursion ends. Installed code is written
+as its name and version. A function has a fingerprint only if the types of all captured values are
+in a closed list (`canonical_values`).
 
-The list also has these containers and objects: tuple, list, dict, set, frozenset and their kin in
-`collections`, enums, named tuples and dataclasses of the user, callable objects of the user's
+The list also has these containers and objects: tuple, list, dict, set, frozenset, their variants in
+`collections`, enums, named tuples and dataclasses of the user, and callable objects of the user's
 classes.
 """
 
@@ -69,14 +69,14 @@ _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 @dataclass(frozen=True)
 class FunctionIdentity:
-    """The identity of a function; another kernel recognises the function by it.
+    """The identity of a function, by which another kernel recognises it.
 
     Args:
-        fingerprint: equal in every kernel for equal code and captured values; None: the function
-            equals only itself, and only in this kernel.
-        reason: why there is no fingerprint, in words for the user.
-        versions: the installed packages it uses.
-        modules: the user's modules it uses, `__main__` left out.
+        fingerprint: a text that is equal in every kernel for equal code and captured values. `None`
+            means that the function is equal only to itself, in this kernel.
+        reason: the reason why there is no fingerprint, in words for the user.
+        versions: the installed packages that the function uses, with their versions.
+        modules: the user's modules that the function uses, except `__main__`.
     """
 
     fingerprint: str | None
@@ -114,7 +114,14 @@ def function_fingerprint(function: Callable[..., Any]) -> FunctionIdentity:
 
 
 class FingerprintWriter:
-    """One traversal; `out` is the text, `path` the current position."""
+    """One traversal of a function.
+
+    Attributes:
+        out: the pieces of the text.
+        path: the names that lead to the current value, for errors.
+        versions: the versions of the installed packages that occur.
+        modules: the user's modules that occur.
+    """
 
     def __init__(self) -> None:
         self.out: list[bytes] = []
@@ -131,17 +138,17 @@ class FingerprintWriter:
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
-        """Adds a name to the path for errors; the path stays unchanged after an error."""
+        """Adds a name to the path during a block. After an error the name stays in the path."""
         depth = len(self.path)
         self.path.append(name)
         yield
         del self.path[depth:]
 
     def value(self, value: Any) -> None:
-        """Writes any value of the closed list.
+        """Writes a value whose type is in the closed list.
 
         Raises:
-            UnsupportedValue: if it is not of the list.
+            UnsupportedValue: if the type is not in the list.
         """
         piece = canonical_values.scalar_bytes(value)
         if piece is None:
@@ -158,7 +165,7 @@ class FingerprintWriter:
             )
 
     def _container(self, value: Any) -> bool:
-        """Writes containers of Python and Arrow."""
+        """Writes a container of Python or Arrow; returns False for any other value."""
         kind = type(value)
         parts: Iterable[Any]
         if kind in (tuple, list, collections.deque):
@@ -192,7 +199,7 @@ class FingerprintWriter:
         return True
 
     def _alone(self, value: Any) -> bytes:
-        """The text of an element of a set, which must not depend on the elements before it."""
+        """Returns the text of an element of a set, independent of the other elements."""
         walk = FingerprintWriter()
         walk.value(value)
         self.versions |= walk.versions
@@ -200,7 +207,7 @@ class FingerprintWriter:
         return b"".join(walk.out)
 
     def _callable(self, value: Any) -> bool:
-        """Writes functions of all kinds, classes and modules."""
+        """Writes a function of any kind, a class or a module; returns False for other values."""
         if isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, type):
@@ -231,7 +238,7 @@ class FingerprintWriter:
         return True
 
     def _builtin(self, value: Any) -> None:
-        """Writes a function written in C, or a method of a value."""
+        """Writes a function that is implemented in C, or a bound method of a value."""
         owner = getattr(value, "__self__", None)
         if owner is None or isinstance(owner, types.ModuleType):
             self.installed(value.__module__ or "builtins", value.__qualname__)
@@ -240,7 +247,10 @@ class FingerprintWriter:
             self.value(owner)
 
     def _named(self, value: Any) -> bool:
-        """Writes a callable object that an installed module offers by name, such as a ufunc."""
+        """Writes an object that an installed module has under its own name, such as a ufunc.
+
+        Returns False for any other object.
+        """
         name = getattr(value, "__name__", None)
         module = getattr(value, "__module__", None) or type(value).__module__
         if not isinstance(name, str) or not isinstance(module, str):
@@ -254,7 +264,13 @@ class FingerprintWriter:
         return False
 
     def _object(self, value: Any, *, called: bool = False) -> bool:
-        """Writes enums, named tuples, dataclasses, our own functions and callable objects."""
+        """Writes an enum, a named tuple, a dataclass, a library function or a callable object.
+
+        Returns False for any other object.
+
+        Args:
+            called: True if the object is the owner of a method that is called.
+        """
         ours = code_origin.library_identity_of(value)
         if ours is not None:
             identity, parts = ours
@@ -281,7 +297,10 @@ class FingerprintWriter:
         return True
 
     def seen(self, value: object) -> bool:
-        """Writes the number of an object that was visited before; numbers it otherwise."""
+        """Writes the number of an object, and returns True, if the object was visited before.
+
+        Otherwise it assigns a number to the object, and returns False.
+        """
         number = self._numbers.get(id(value))
         if number is not None:
             self.write("again", str(number))
@@ -291,7 +310,7 @@ class FingerprintWriter:
         return False
 
     def installed(self, module: str, name: str) -> None:
-        """Writes a reference into installed code."""
+        """Writes a reference to installed code, by module, name and version."""
         version = code_origin.code_version(module)
         if version is None:
             raise UnsupportedValue(f"is '{name}' of module '{module}', whose code is not available")
@@ -308,7 +327,7 @@ class FingerprintWriter:
         self.write("installed", f"{module} {name} {version}")
 
     def _function(self, function: types.FunctionType) -> None:
-        """Writes a function written in Python."""
+        """Writes a function that is implemented in Python."""
         if self.seen(function):
             return
         module, version = code_origin.version_of_globals(function.__globals__)
@@ -364,7 +383,7 @@ class FingerprintWriter:
                 self._import(function, level, name, wanted)
 
     def _global(self, function: types.FunctionType, path: tuple[str, ...]) -> None:
-        """Writes the value of a global name, or of the attribute of a module that it leads to."""
+        """Writes the value of a global, or of an attribute if the global is a user's module."""
         name, *attributes = path
         space = function.__globals__
         if name not in space:
@@ -380,7 +399,7 @@ class FingerprintWriter:
         self._attribute(space[name], attributes)
 
     def _attribute(self, value: Any, attributes: list[str]) -> None:
-        """Writes an attribute of a user's module; of anything else, the whole value."""
+        """Writes an attribute of a user's module, or the whole value if it is no such module."""
         for name in attributes:
             if (
                 not isinstance(value, types.ModuleType)
@@ -403,7 +422,7 @@ class FingerprintWriter:
             name = importlib.util.resolve_name("." * level + name, package)
         version = code_origin.code_version(name)
         if version == "engine":
-            return  # its name is in the code that imports it
+            return  # because the name is part of the code that imports it
         if version is not None:
             self.installed(name, "")
             return
@@ -422,7 +441,7 @@ class FingerprintWriter:
             self._attribute(module, [each])
 
     def _module(self, module: types.ModuleType) -> None:
-        """Writes a module that is used as a value: installed ones by version, others whole."""
+        """Writes a module that is used as a value: an installed one by version, others in full."""
         version = code_origin.version_of_module(module)
         if version is not None:
             self.installed(module.__name__, "")
@@ -440,7 +459,7 @@ class FingerprintWriter:
 
 
 def _write_class(walk: FingerprintWriter, cls: type) -> None:
-    """Writes a class: installed ones by name and version, the user's with all they define.
+    """Writes a class: an installed one by name and version, the user's with all attributes.
 
     Raises:
         UnsupportedValue: if an attribute or the metaclass is outside the closed list.
@@ -491,7 +510,7 @@ def _write_fields(walk: FingerprintWriter, cls: Any) -> None:
 
 
 def _write_attribute(walk: FingerprintWriter, value: Any) -> None:
-    """Writes an attribute of a class, looking into descriptors."""
+    """Writes an attribute of a class; of a descriptor, its functions."""
     parts: tuple[Any, ...]
     if isinstance(value, property):
         parts = (value.fget, value.fset, value.fdel)
@@ -508,7 +527,7 @@ def _write_attribute(walk: FingerprintWriter, value: Any) -> None:
 
 
 def _is_generated(cls: type, name: str, value: Any) -> bool:
-    """Returns True if Python made this attribute from parts that are already written."""
+    """Returns True if Python generated this attribute from parts that are written already."""
     if isinstance(value, _SLOTS) or type(value).__name__ == "_tuplegetter":
         return True
     if issubclass(cls, enum.Enum):
@@ -526,7 +545,7 @@ def _is_generated(cls: type, name: str, value: Any) -> bool:
 
 
 def _is_user_code(function: Any) -> bool:
-    """Returns True if the user wrote a function of a class."""
+    """Returns True if a function of a class is in the user's code, not generated or installed."""
     if not isinstance(function, types.FunctionType):
         return False
     name, version = code_origin.version_of_globals(function.__globals__)
@@ -534,15 +553,18 @@ def _is_user_code(function: Any) -> bool:
 
 
 def _annotation_text(note: Any) -> str:
-    """The text of an annotation."""
+    """Returns the text of an annotation."""
     return note if isinstance(note, str) else getattr(note, "__qualname__", repr(note))
 
 
 def _object_fields(value: Any, *, called: bool = False) -> list[tuple[str, Any]] | None:
-    """The fields of an object that consists of its fields only; None for any other object.
+    """Returns the fields of an object that consists of its fields only; None for other objects.
 
-    These are named tuples and dataclasses of the user's classes, and callable objects of the user's
-    classes: those with `__call__`, or with `called` the owner of a method.
+    Such objects are instances of the user's classes: named tuples, dataclasses and objects with
+    `__call__`.
+
+    Args:
+        called: True if the object is the owner of a method that is called, and counts as callable.
     """
     cls = type(value)
     classes = [c for c in cls.__mro__ if c not in _PLAIN_BASES]

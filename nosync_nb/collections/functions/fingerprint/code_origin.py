@@ -1,13 +1,13 @@
 """The origin of code: the user's own modules, installed packages, Python, or this project.
 
-Installed code is identified by its version, the user's by its text. A module in a folder outside
-site-packages is the user's, also a package installed for editing.
+Installed code is identified by its version, and the user's code by its text. A module outside of
+site-packages is the user's, even if its package is installed in editable mode.
 
 This project's own functions have identities that do not change when their code moves. A function
-that an operator of the library puts into a stage is an object of a class with a named identity:
-`library_identity("back_from/1")` over a frozen dataclass. The identity of the object is that text
-and its fields. The number is raised when the function changes its results. Any other object of this
-project is identified by its public name, if it has one.
+that the library puts into a stage is an instance of a frozen dataclass with an explicit identity,
+such as `library_identity("back_from/1")`. The identity of the instance is that text together with
+its fields. The number is incremented when the function changes its results. Any other object of
+this project is identified by its public name, if it has one.
 
 Failure: 1. An inner function is known by module and line. 2. A comment is inserted above it. 3.
 Each user's stage that contains it is "changed" and recomputed. So identities do not depend on the
@@ -31,10 +31,13 @@ _ENGINE = frozenset({"nosync", "nosync_nb", "nosync_widgets"})
 
 
 def code_version(module: str, file: str | None = None) -> str | None:
-    """The version that identifies a module's code; None if the code is the user's.
+    """Returns the version that identifies a module's code; None if the code is the user's.
 
-    Returns: "python" for the standard library, "engine" for this project (each definition records
-    the version of its semantics), "unknown" for a package that states no version.
+    Returns: "python" for the standard library; "engine" for this project, because each definition
+    records the version of its semantics; "unknown" for a package without a version.
+
+    Args:
+        file: the file of the module; by default it is looked up.
     """
     top = module.partition(".")[0]
     if top == "__main__" or module == "__mp_main__":
@@ -54,20 +57,20 @@ def code_version(module: str, file: str | None = None) -> str | None:
 
 
 def version_of_globals(namespace: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The name and the version of the module that has these globals."""
+    """Returns the name of the module with these globals, and its version; see `code_version`."""
     name = str(namespace.get("__name__") or "__main__")
     file = namespace.get("__file__")
     return name, code_version(name, file if isinstance(file, str) else None)
 
 
 def version_of_module(module: ModuleType) -> str | None:
-    """The version of a module object."""
+    """Returns the version of a module object; see `code_version`."""
     file = getattr(module, "__file__", None)
     return code_version(module.__name__, file if isinstance(file, str) else None)
 
 
 def _file(module: str) -> str | None:
-    """The file of a module, or the folder of a namespace package; does not import it."""
+    """Returns the file of a module, or the folder of a namespace package, without an import."""
     loaded = sys.modules.get(module)
     if loaded is not None:
         file = getattr(loaded, "__file__", None)
@@ -88,7 +91,7 @@ def _file(module: str) -> str | None:
 
 @cache
 def _site_folders() -> tuple[str, ...]:
-    """The folders into which packages are installed."""
+    """Returns the folders into which packages are installed."""
     paths = sysconfig.get_paths()
     folders = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
@@ -99,14 +102,14 @@ def _site_folders() -> tuple[str, ...]:
 
 @cache
 def _python_folders() -> tuple[str, ...]:
-    """The folders of the standard library."""
+    """Returns the folders of the standard library."""
     paths = sysconfig.get_paths()
     return tuple(os.path.join(os.path.realpath(paths[n]), "") for n in ("stdlib", "platstdlib"))
 
 
 @cache
 def _package_version(top: str) -> str:
-    """The version of the distribution that a top-level module belongs to."""
+    """Returns the version of the distribution that contains a top-level module."""
     from importlib import metadata  # slow to import, seldom needed
 
     try:
@@ -126,7 +129,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def library_identity(identity: str) -> Callable[[_T], _T]:
-    """Gives a frozen dataclass of this project its identity, e.g. "back_from/1"."""
+    """Returns a decorator that sets the identity of a frozen dataclass, e.g. "back_from/1"."""
 
     def decorate(cls: _T) -> _T:
         cls.__own_identity__ = identity  # type: ignore[attr-defined]
@@ -136,7 +139,7 @@ def library_identity(identity: str) -> Callable[[_T], _T]:
 
 
 def library_identity_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """The identity of an object's class, and the object's fields; None if it has none."""
+    """Returns the identity of an object's class and the object's fields; None without one."""
     identity = vars(type(value)).get("__own_identity__")
     if identity is None:
         return None
@@ -144,17 +147,17 @@ def library_identity_of(value: Any) -> tuple[str, tuple[Any, ...]] | None:
 
 
 def public_name(module: str, qualname: str) -> str | None:
-    """The public name of an object of this project; None if it is not public.
+    """Returns the public name of an object of this project; None if it is not public.
 
     Args:
-        qualname: "" for the module itself.
+        qualname: the qualified name of the object; empty for the module itself.
     """
     return _public().get((module, qualname))
 
 
 @cache
 def _public() -> dict[tuple[str, str], str]:
-    """The public names by module and qualified name."""
+    """Returns the public names, by module and qualified name."""
     package = sys.modules[_PACKAGE]
     names = {(_PACKAGE, ""): "the package"}
     for name in package.__all__:

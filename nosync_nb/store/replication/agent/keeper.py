@@ -10,7 +10,7 @@ the keeper writes only verified copies in the place of damaged files (scrub.py),
 that its owner has requested and that nothing references yet (offloaded_merges.py).
 
 Each replica has its own thread and reads the log for itself. So a replica that is slow, full or
-unreachable delays no other one. Memory holds one piece of a file for each.
+unreachable delays no other one. For the memory of a thread see `shipper`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from nosync_nb.store.replication.remote_call import Backoff, Progress
 _GRACE_S = 10.0
 _WAKE_S = 5.0
 NICE = 10
-"""Nice value of the keeper, because the work of the owner has priority."""
+"""The nice value of the keeper; positive, because the work of the owner has priority."""
 _LOOK_S = 2.0
 
 
 class ReplicaWorker:
     """The thread of one replica: ships when there are new frames, and retries after a failure.
 
-    Owns, under `_news`, whether there are new frames and whether the owner has ended.
+    Owns, under `_news`, the flag for new frames, the doubtful files, and the end of the owner.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ReplicaWorker:
         self._reported = ReplicaProgress(number, "starting")
         self._shipper: Shipper | None = None
         self._busy = False
-        self._failing_since = ""  # time of the first failure in a row; empty: none
+        self._failing_since = ""  # time of the first failure in a row; empty without a failure
         self._progress = Progress()
         self._thread = threading.Thread(
             target=self._run, name=f"ship to {address.url}", daemon=True
@@ -100,14 +100,14 @@ class ReplicaWorker:
             self._news.notify()
 
     def doubt(self, names: Iterable[str]) -> None:
-        """Reports files of the replica that are not as they were sent."""
+        """Marks files of the replica as doubtful, because their bytes differ from the sent ones."""
         with self._news:
             self._doubtful.update(names)
             self._waiting = True
             self._news.notify()
 
     def end(self) -> None:
-        """Reports that the owner has ended: the thread ships what is written, then ends."""
+        """Records that the owner has ended: the thread ships all published frames, then ends."""
         with self._news:
             self._owner_ended_s = time.monotonic()
             self._waiting = True
@@ -115,7 +115,7 @@ class ReplicaWorker:
         self._progress.beat()
 
     def watch(self) -> None:
-        """Reports a call to the replica that has lasted for long without sending anything.
+        """Reports a failure if a call to the replica has made no progress for too long.
 
         Failure: a mount hangs, and a call never returns. The thread itself cannot report that.
         """
@@ -130,10 +130,10 @@ class ReplicaWorker:
                 )
 
     def works(self, wait_s: float) -> bool:
-        """Waits for the thread's end; returns True if the keeper must wait longer.
+        """Waits at most `wait_s` for the thread's end; returns True if the keeper must wait longer.
 
-        It need not if nothing was sent for the policy's `give_up_s`, because a call on a hanging
-        mount never returns.
+        A thread without progress for a bit longer than the policy's `give_up_s` is abandoned,
+        because a call on a hanging mount never returns.
         """
         self._thread.join(wait_s)
         silent_s = self._progress.silent_s(self._bytes_sent())
@@ -186,7 +186,8 @@ class ReplicaWorker:
                     break
                 continue
             with self._news:
-                # The control block is checked now and then, because a new owner sends no message.
+                # The wait is bounded, because a new owner sends no message: the next pass checks
+                # the control block.
                 if not self._waiting:
                     self._news.wait(_WAKE_S)
         if replica is not None:
@@ -196,7 +197,7 @@ class ReplicaWorker:
 
     @contextmanager
     def _marked_busy(self) -> Iterator[None]:
-        """A block in which the replica is called."""
+        """Marks the worker as busy during a `with` block that calls the replica."""
         with self._news:
             self._busy = True
         self._progress.beat()
@@ -207,7 +208,11 @@ class ReplicaWorker:
                 self._busy = False
 
     def _wait_to_retry(self, delay: float) -> bool:
-        """Waits before the next attempt; returns False to give up."""
+        """Waits before the next attempt; returns False if the worker must give up.
+
+        It gives up if the owner has ended, and if either the log's folder is gone or the policy's
+        `give_up_s` has passed since then.
+        """
         gone = False
         with suppress(DurabilityError):  # the disk may come back
             gone = not self._files.exists(self._folder)
@@ -266,7 +271,7 @@ def _granted_generation(replica: Replica | None) -> int:
 
 
 def _with_hint(error: Exception) -> str:
-    """Returns an error and its hint in one line."""
+    """Returns the message of an error and its hint, in one line."""
     hint = error.hint if isinstance(error, NosyncError) else None
     return "; ".join(filter(None, (str(error) or type(error).__name__, hint)))
 
@@ -275,8 +280,10 @@ def run_keeper(folder: str, generation: int, news: FileIO, tell: Tell) -> None:
     """Ships a log until its owner has ended, or another one has taken over.
 
     Args:
-        generation: the owner's.
-        news: receives a byte whenever there are new frames; its end means that the owner has ended.
+        generation: the generation of the owner.
+        news: the pipe from the owner. It delivers a byte whenever there are new frames; its end
+            means that the owner has ended.
+        tell: called with each message for the owner.
     """
     disk = Files()
     settings = config.read_config(disk, folder, log_id(disk, folder))
@@ -324,10 +331,10 @@ def owner_is_alive(
     lanes: Sequence[ReplicaWorker] = (),
     hear: Callable[[bytes], object] = len,
 ) -> bool:
-    """Waits for news of an owner, and watches the workers; returns False if the owner has ended.
+    """Waits for a message of the owner; returns False if the owner has ended.
 
-    A forked child of the owner also holds the other end of the pipe, so the owner's process is
-    checked as well.
+    Meanwhile the workers are watched. A forked child of the owner also holds the other end of the
+    pipe, so the owner's process is checked as well.
 
     Args:
         hear: receives the bytes that the owner has written.
@@ -350,9 +357,9 @@ def lower_priority() -> None:
 
     Linux may divide its processors among sessions first, and then among the processes of each
     (`autogroup`). The nice value has no effect beyond the session, so the weight of the session is
-    set here as well. Even then processors change hands only at scheduler ticks, some milliseconds
-    apart. So the first half of the processors is left to the owner, whose commits need not wait for
-    one.
+    set here as well. Even then processors change hands only at scheduler ticks, a few milliseconds
+    apart. So this process uses only the second half of the processors. Commits of the owner then
+    need not wait for a processor.
     """
     os.nice(NICE)
     if hasattr(os, "sched_setaffinity"):

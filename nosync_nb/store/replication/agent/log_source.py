@@ -1,8 +1,8 @@
 """Reads a log's folder for shipping, while its owner continues to write.
 
-It changes nothing and asks no one. The mapped control block says how far the log is durable, and
-the rest is read from files. A look returns a consistent state: the newest checkpoint, the durable
-frames after it, and every file that these name.
+Nothing is written, and no other process is asked. The mapped control block contains the position up
+to which the log is durable; all else is read from files. A view (`LogView`) is a consistent state:
+the newest checkpoint, the durable frames after it, and every file that these name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ShippedFrame(NamedTuple):
 class ShippedCheckpoint(NamedTuple):
     """A checkpoint: its file, its mark, the files of its state, and the ownership history.
 
-    Another checkpoint of the same frame may replace it under its name; then `stamp` differs.
+    Another checkpoint of the same frame may replace it under the same name; `stamp` then differs.
     """
 
     name: str
@@ -72,14 +72,15 @@ class SegmentExtent(NamedTuple):
 
 
 class LogView(NamedTuple):
-    """A log at one moment.
+    """A consistent state of a log at one moment.
 
     Attributes:
         state: the newest checkpoint; None if the log has none.
         extents: the segments that hold the frames after it, ascending.
         files: the references of all files that the checkpoint and those frames name.
         last: the local files among them, which ship last; see `file_references`.
-        end, epoch: the last durable frame, and the last epoch at that point.
+        end: the mark after the last durable frame.
+        epoch: the last epoch at that mark.
     """
 
     state: ShippedCheckpoint | None
@@ -94,10 +95,10 @@ class LogSource:
     """The files of one log under its current owner.
 
     Args:
-        generation: the owner's.
+        generation: the generation of the owner.
 
     Raises:
-        FencedError: from any call, when another owner has taken over.
+        FencedError: another owner has taken over; also from every call.
     """
 
     def __init__(self, folder: str, generation: int, *, files: Files | None = None) -> None:
@@ -125,7 +126,7 @@ class LogSource:
         self._frames: list[ShippedFrame] = []
         self._end: Mark | None = None
         self._epoch = 0
-        self._view: LogView | None = None  # None if frames were read since
+        self._view: LogView | None = None  # None if the log has changed since the last view
 
     @property
     def files(self) -> Files:
@@ -155,7 +156,7 @@ class LogSource:
         return status.st_dev, status.st_ino
 
     def current_view(self, *, written: bool = False) -> LogView | None:
-        """Returns what there is to ship now; None before the owner has begun.
+        """Returns the current state of the log for shipping; None before the owner has begun.
 
         Args:
             written: includes frames that are published but may not be durable, because the owner is
@@ -183,7 +184,7 @@ class LogSource:
         return self._view
 
     def _local_files(self) -> frozenset[str]:
-        """Returns the local files, by the newest replication requirement."""
+        """Returns the names of the local files, as the newest replication requirement has them."""
         every = (*((self._state,) if self._state else ()), *self._frames)
         requirement = next(
             (each.said for each in reversed(every) if each.said is not None),
@@ -201,7 +202,7 @@ class LogSource:
         return self._files.open(file_layout.file_path(self.folder, name))
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Returns bytes of a file; fewer than `size` only at its end."""
+        """Returns `size` bytes of a file from an offset; fewer only at the end of the file."""
         with closing(self.open(name)) as file:
             return file.read_at(offset, size)
 
@@ -211,7 +212,7 @@ class LogSource:
             return file.stamp()
 
     def digest(self, name: str, size: int) -> bytes:
-        """Returns the digest of the first bytes of a file, computed as a replica does."""
+        """Returns the digest of the first `size` bytes of a file, computed as at a replica."""
         return folders.digest(self._files, file_layout.file_path(self.folder, name), size)
 
     def holds(self, mark: Mark, head: Segment | None) -> bool:
@@ -225,9 +226,9 @@ class LogSource:
         checkpoint are compared first.
 
         Args:
-            head: the segment elsewhere that contains the mark; None: unknown. If the log's
-                checkpoint has made those frames obsolete, and they are not retained, the ownership
-                history decides, as far as it goes.
+            head: the replica's segment that contains the mark; None if it is unknown. It is used if
+                a checkpoint has made those frames obsolete here, and they are not retained: then
+                the ownership history decides, as far back as it goes.
         """
         if not self._chain or mark.offset < self._chain[0].start.offset:
             if self._state is None or self._retains(mark):
@@ -251,7 +252,7 @@ class LogSource:
         )
 
     def mark(self, segment: Segment, size: int) -> Mark:
-        """Returns the last known mark in the first bytes of a segment."""
+        """Returns the last known mark in the first `size` bytes of a segment."""
         offset = segment.start.offset + size - HEADER_BYTES
         at = bisect_right(self._frames, offset, key=lambda step: step.end.offset)
         marks = [step.end for step in self._frames[max(0, at - 1) : at]]
@@ -263,7 +264,7 @@ class LogSource:
         return self._chain[0].start if self._chain else Mark(0, 0, b"")
 
     def _refresh(self) -> None:
-        """Finds the newest checkpoint and the segments since, if the folder has changed."""
+        """Reads the newest checkpoint and the segments after it, if the folder has changed."""
         names = self._files.names(self.folder)
         listed = segments.segment_names(names)
         newest = checkpoint.checkpoint_names(names)[:1]
@@ -296,7 +297,7 @@ class LogSource:
     def _adopt_checkpoint(
         self, name: str, stamp: tuple[int, int, int], state: checkpoint.Checkpoint
     ) -> None:
-        """Starts from a new checkpoint; if it was replaced meanwhile, the next look sees it."""
+        """Starts from a new checkpoint; if it is replaced meanwhile, the next view detects that."""
         contents, packs = (
             file_references.files_of_checkpoint(state.payload),
             os.path.join(self.folder, "history"),
@@ -326,7 +327,7 @@ class LogSource:
                     f"'{segment.name}' lacks frame {end.seq + 1}, which was on disk"
                 )
             if self._end == end:
-                return  # everything was read, or the owner died while it wrote this frame
+                return  # all frames were read, or the owner died while it wrote the next one
 
     def _frames_of(self, segment: Segment, start: Mark, stop: int | None) -> Iterator[frames.Frame]:
         """Yields the frames of a segment after a mark, up to an offset or the end of the file."""
@@ -346,7 +347,7 @@ class LogSource:
         self._end = frame.end
 
     def _extents(self, end: Mark) -> list[SegmentExtent]:
-        """Returns the segments from the checkpoint to a mark."""
+        """Returns the segments from the checkpoint to a mark, with their sizes up to the mark."""
         extents = []
         for index, segment in enumerate(self._chain):
             after = self._chain[index + 1 : index + 2]
@@ -372,6 +373,6 @@ def _fenced_error(folder: str) -> FencedError:
 
 
 def _owner_token(record: LogOwner) -> str:
-    """Returns a value that is unique to an owner, even among owners of one generation."""
+    """Returns a token that is unique to an owner, even among owners of the same generation."""
     identity = "\0".join(map(str, (*record.identity, record.since_ms, record.generation)))
     return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()

@@ -35,7 +35,7 @@ from nosync_nb.trace.compaction import each_range
 from nosync_nb.trace.parts.part_file import PartRef, open_part, refs_from_json, write_parts
 
 LINE_MAX = 1 << 15
-"""The most bytes in the line of a request, because a pipe accepts so many at once."""
+"""The maximum size of a request's line in bytes, because a pipe accepts only that many at once."""
 
 _WAKE_BYTE = b"."
 
@@ -44,9 +44,10 @@ class MergeRequest(NamedTuple):
     """A merge that an owner requests.
 
     Attributes:
-        merge: number that identifies the request.
-        stem: prefix of the names of its files.
-        layers: the files of each layer, the oldest first.
+        merge: the number that identifies the request.
+        stem: the prefix of the names of the files to be written.
+        layout: the layout of the layers.
+        layers: the files of each layer, the oldest layer first.
     """
 
     merge: int
@@ -56,15 +57,15 @@ class MergeRequest(NamedTuple):
 
     @property
     def line(self) -> bytes:
-        """The line for the keeper; its first newline ends a line that was cut short before."""
+        """The line for the keeper; its first newline ends an earlier line that was cut short."""
         return b"\n" + json.dumps(self).encode() + b"\n"
 
     @classmethod
     def parse(cls, line: bytes) -> MergeRequest:
-        """Parses a line of an owner.
+        """Parses a line that the owner has written.
 
         Raises:
-            ValueError, TypeError, CorruptLogError: it is not a request.
+            ValueError, TypeError, CorruptLogError: the line is not a valid request.
         """
         merge, stem, layout, layers = json.loads(line)
         every = tuple(refs_from_json(refs) for refs in layers)
@@ -75,10 +76,10 @@ class MergeProposal(NamedTuple):
     """The answer of a keeper to a request.
 
     Attributes:
-        merge: number of the request.
-        done: True if no further answer follows.
+        merge: the number of the request.
+        done: True if this is the last answer; False if it only reports progress.
         files: the written files, ascending in key hash; empty if the merge failed.
-        why: the reason of a failure.
+        why: the reason why the merge failed; else empty.
     """
 
     merge: int
@@ -91,7 +92,7 @@ class MergeProposal(NamedTuple):
         """Decodes a proposal from JSON.
 
         Raises:
-            TypeError, CorruptLogError: it is malformed.
+            TypeError, CorruptLogError: the proposal is malformed.
         """
         proposal = cls(**fields)
         return proposal._replace(files=refs_from_json(proposal.files))
@@ -104,7 +105,7 @@ class MergeRequests:
         self._partial_line = b""
 
     def complete_requests(self, data: bytes) -> list[MergeRequest]:
-        """Takes the next bytes; returns the requests that are complete now."""
+        """Adds the next bytes of the input; returns the requests that they complete."""
         *lines, rest = (self._partial_line + data).split(b"\n")
         rest = rest.lstrip(_WAKE_BYTE)
         self._partial_line = rest if len(rest) <= LINE_MAX else b""
@@ -120,7 +121,7 @@ class KeeperMerger:
     """Merges for the owner of a log, in a thread that starts with the first request.
 
     Args:
-        generation: the owner's.
+        generation: the generation of the owner.
         tell: called with each answer.
     """
 
@@ -136,7 +137,7 @@ class KeeperMerger:
         self._thread: threading.Thread | None = None
 
     def ask(self, requests: Iterable[MergeRequest]) -> None:
-        """Queues merges; they run one after the other."""
+        """Queues merges, which run one after the other."""
         with self._news:
             self._queue.extend(requests)
             if self._queue and self._thread is None and not self._stopped:
@@ -168,7 +169,7 @@ class KeeperMerger:
     def merged(self, request: MergeRequest) -> MergeProposal:
         """Merges files; returns the list of the results, or the reason of a failure.
 
-        It raises nothing, because the owner can do without the merge.
+        Never raises, because the log stays valid without the merge.
         """
         written: list[PartRef] = []
         try:
@@ -178,17 +179,17 @@ class KeeperMerger:
             finally:
                 source.close()
         except Exception as error:
-            for ref in written:  # the owner never heard of them
+            for ref in written:  # safe, because their names were never sent to the owner
                 with suppress(DurabilityError):
                     self._files.unlink(checked_path_within(self._parts, ref.path, PART))
             return MergeProposal(request.merge, done=True, why=str(error) or type(error).__name__)
         return MergeProposal(request.merge, done=True, files=tuple(written))
 
     def _merge(self, request: MergeRequest, source: LogSource, written: list[PartRef]) -> None:
-        """Writes the result range by range, while the owner is the current one and has not ended.
+        """Writes the result range by range, and adds the files to `written`.
 
-        Checksums are verified, because otherwise the merge would give damaged rows a valid
-        checksum.
+        Raises if the owner has ended or another one has taken over. Checksums are verified, because
+        otherwise the merge would write damaged rows with a valid checksum.
         """
         layers = [
             [

@@ -1,7 +1,7 @@
 """The messages from a keeper to the owner of its log: one line of JSON each.
 
-Writer and reader are two processes. A line is accepted only if it parses to one of these values.
-Messages are dropped if the owner does not read them any more.
+Writer and reader are two processes. A line is accepted only if it parses to one of the message
+types. Messages are dropped if the owner does not read them any more.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ class ReplicaProgress(NamedTuple):
     """The state of a replica, as its keeper reports it.
 
     Attributes:
-        replica: its index in the settings.
-        condition: the keeper retries after `failing`, but not after `fenced` and `ahead`.
-        seq, epoch: how far the log can be read back from this replica alone; 0: unknown.
-        why: what is wrong, with the remedy and since when (local time).
-        bytes_sent: bytes that this keeper has sent to it.
-        offset: offset in the stream of frames, in bytes, that `backlog_bytes` refers to; -1:
+        replica: the index of the replica in the settings.
+        condition: the state of shipping. The keeper retries after `failing`, but not after `fenced`
+            or `ahead`.
+        seq, epoch: the last frame and epoch up to which the log can be read back from this replica
+            alone; 0 if unknown.
+        why: the error with its hint; for `failing` also the local time of the first failure.
+        bytes_sent: the number of bytes that this keeper has sent to the replica.
+        offset: the offset in the stream of frames, in bytes, to which `backlog_bytes` refers; -1 if
             unknown.
-        backlog_bytes: bytes that it misses up to there, of everything that must be shipped.
-        last_bytes: bytes that it misses of local files, which ship last.
-        obeys: the generation of its grant, if that is why it refuses.
-        incarnation: id of its copy; empty before this keeper has reached it.
+        backlog_bytes: the number of bytes that the replica lacks up to `offset`, without local
+            files.
+        last_bytes: the number of bytes that the replica lacks of local files, which ship last.
+        obeys: the generation of the replica's grant, if the grant excludes this owner; else 0.
+        incarnation: the id of the replica's copy; empty before this keeper has reached it.
         void: True if its earlier acknowledgements are void: the copy is damaged, or has another
             history.
     """
@@ -55,10 +58,10 @@ Tell = Callable[[Told], None]
 
 
 def parse_progress(line: bytes) -> Told:
-    """Parses a line of a keeper.
+    """Parses one line of a keeper's output.
 
     Raises:
-        ValueError, TypeError, CorruptLogError: it is malformed.
+        ValueError, TypeError, CorruptLogError: the line is malformed.
     """
     fields = json.loads(line)
     if "merge" in fields:

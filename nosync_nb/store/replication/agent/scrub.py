@@ -40,10 +40,10 @@ class ScrubReport(NamedTuple):
     """The progress of scrubbing, as a keeper reports it.
 
     Attributes:
-        rounds: completed rounds.
-        files, bytes: what was read in all rounds.
-        repaired: files that were replaced here, or doubted at a replica.
-        event: the latest action, in words; empty: none.
+        rounds: the number of completed rounds.
+        files, bytes: the number of files and bytes that were read in all rounds.
+        repaired: the number of files that were replaced here, or marked as doubtful at a replica.
+        event: a description of the latest action; empty if there is none.
     """
 
     rounds: int = 0
@@ -57,10 +57,10 @@ class Scrubber:
     """Scrubs one log and its replicas in a thread of its own.
 
     Args:
-        generation: of the owner that the keeper serves.
-        replicas: each with the function that receives the names of its damaged files.
+        generation: the generation of the owner that the keeper serves.
+        replicas: the replicas, each with the function that receives the names of its damaged files.
         tell: called with each report.
-        rate: bytes read per second at most; None: no limit.
+        rate: the maximum number of bytes read per second; `None` means that there is no limit.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class Scrubber:
         self._thread = threading.Thread(target=self._run, name="scrub", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, which begins after `FIRST_S`."""
+        """Starts the thread; its first round begins `FIRST_S` seconds later."""
         self._thread.start()
 
     def news(self) -> None:
-        """Notes that the owner has work to do."""
+        """Records a message of the owner, so that the scrubber waits for a quiet moment."""
         self._last_message_s = time.monotonic()
 
     def end(self) -> None:
-        """Ends the thread after the piece that it is reading."""
+        """Stops the thread after the piece that it is reading."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -104,7 +104,7 @@ class Scrubber:
                 self._report(f"the log cannot be scrubbed: {error}")
 
     def round(self) -> None:
-        """Reads everything once, and repairs what is damaged.
+        """Reads all immutable files once, compares the replicas, and repairs damaged files.
 
         Raises:
             FencedError: the log has another owner.
@@ -136,7 +136,7 @@ class Scrubber:
         return repair.damage_reason(self._files, self._folder, item, self._throttle)
 
     def _repair(self, item: ImmutableFile, source: LogSource) -> None:
-        """Replaces a file that is still damaged after another survey of the log."""
+        """Replaces a file if it is still damaged, now that the log was surveyed again."""
         why = repair.damage_reason(self._files, self._folder, item, self._throttle)
         if not why:
             return
@@ -153,7 +153,7 @@ class Scrubber:
     def _compare_replica(
         self, surveyed: LogSurvey, address: ReplicaAddress, doubt: Callable[[Iterable[str]], None]
     ) -> None:
-        """Marks files as doubtful that differ at a replica and are intact here."""
+        """Marks the files of a replica that differ from intact local files as doubtful."""
         hurt = frozenset(each.file for each in surveyed.damage)
         local = LocalFiles(self._files, self._folder, surveyed, hurt, self._throttle)
         copy = compare_replicas(local, address, self._survey)
@@ -179,7 +179,7 @@ class Scrubber:
         self._tell(self._totals)
 
     def _throttle(self, count: int) -> None:
-        """Sleeps after some bytes, for the rate limit and to let the owner go first."""
+        """Sleeps after `count` bytes were read, to limit the rate and to let the owner go first."""
         self._totals = self._totals._replace(bytes=self._totals.bytes + count)
         quiet = self._last_message_s + QUIET_S - time.monotonic()
         rest = max(count / self._rate if self._rate else 0.0, min(quiet, QUIET_S))
@@ -188,4 +188,4 @@ class Scrubber:
 
 
 class _EndedError(Exception):
-    """The keeper that this thread belongs to has ended."""
+    """Raised in the thread of a scrubber, because its keeper has ended."""

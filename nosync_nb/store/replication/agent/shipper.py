@@ -61,11 +61,11 @@ _REPORT_BYTES = 8 << 20
 PIECE_BYTES = 1 << 20
 
 Put = Callable[[int, bytes, bool], None]
-"""Receives a piece: its offset, its bytes, and True for the last one."""
+"""A function that receives a piece of a file: its offset, its bytes, and True for the last one."""
 
 
 class Acknowledgement(NamedTuple):
-    """How far the log can be read back from a replica: frame, last epoch, end offset."""
+    """The last frame, epoch and offset up to which the log can be read back from a replica."""
 
     seq: int = 0
     epoch: int = 0
@@ -88,13 +88,14 @@ class Shipper:
             copy; see `CopyClaims.claim`.
 
     Attributes:
-        incarnation: id of its copy; empty before it was reached.
-        acknowledged: how far it holds the log; None before the first pass; all 0: its copy is
-            damaged.
-        bytes_sent: bytes that were sent to it.
-        counted: the end of the stream of frames, in bytes, at the last look; -1 before.
-        backlog_bytes: bytes that it misses of everything to be shipped up to there, if known.
-        last_bytes: the same of local files, which ship last.
+        incarnation: the id of the replica's copy; empty before the first contact.
+        acknowledged: the position up to which the replica holds the log; None before the first
+            pass; `Acknowledgement()` if its copy is damaged or has another history.
+        bytes_sent: the number of bytes that were sent to the replica.
+        counted: the end offset of the stream of frames when the backlog was last counted; -1 before
+            that.
+        backlog_bytes: the number of bytes that the replica lacked then, without local files.
+        last_bytes: the number of bytes that it lacked of local files, which ship last.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Shipper:
             None  # stamp of the checkpoint at the replica
         )
         self._remote_sizes: dict[str, int] | None = None
-        self._last_known_sizes: dict[str, int] = {}  # its files and sizes at the last contact
+        self._last_known_sizes: dict[str, int] = {}  # the replica's files at the last contact
         self._bytes_reported = 0  # bytes sent at the last report
         self._doubtful: set[str] = set()  # files of the replica that are damaged
         self.acknowledged: Acknowledgement | None = None
@@ -121,24 +122,27 @@ class Shipper:
         self.counted, self.backlog_bytes, self.last_bytes = -1, 0, 0
 
     def doubt(self, names: Iterable[str]) -> None:
-        """Sends files again that are damaged at the replica; until then nothing is acknowledged."""
+        """Marks files that are damaged at the replica, so that the next pass sends them again.
+
+        Until then the replica counts as having acknowledged nothing.
+        """
         self._doubtful.update(names)
         if self._doubtful:
             self._remote_sizes, self.acknowledged = None, Acknowledgement()
             self._tell(self)
 
     def ship(self, *, written: bool = False) -> bool:
-        """Sends what is missing; returns True if the replica was behind.
+        """Sends everything that the replica lacks; returns True if the replica was behind.
 
         Args:
             written: see `LogSource.current_view`.
 
         Raises:
-            FencedError: another owner has taken over, here or there.
+            FencedError: another owner has taken over the log or the replica.
             ReplicaAheadError: the replica holds frames that the log lacks, and a quorum may have
                 them.
-            DurabilityError: the replica cannot be reached or refuses, or a file cannot be read or
-                has not been fetched yet.
+            DurabilityError: the replica cannot be reached or refuses the call, or a local file
+                cannot be read or has not been fetched yet.
             CorruptLogError: a file that the log names is damaged.
         """
         for _ in range(_ROUNDS_MAX):
@@ -217,7 +221,7 @@ class Shipper:
             )
 
     def _count_backlog(self, view: LogView) -> None:
-        """Counts the bytes to send; for a replica that was never reached, all bytes of the log."""
+        """Counts the bytes to send: all bytes of the log for a replica that was never reached."""
         sizes = self._last_known_sizes
         missing = [name for name in view.files if name not in sizes or name in self._doubtful]
         self.last_bytes = sum(view.files[name].size or 0 for name in missing if name in view.last)
@@ -279,8 +283,9 @@ class Shipper:
             has = sizes.get(segment.name)
             if has is None:
                 continue
-            # Bytes after the start of the next segment are no part of the log, on both sides. The
-            # last segment grows, so there they would be.
+            # Bytes after the start of the next segment are not part of the log, here and at the
+            # replica. The last segment has no next one, so additional bytes at the replica would
+            # count as part of the log.
             grows = segment is view.extents[-1].segment
             same = min(has, size)
             if (grows and has > size) or self._differs(segment.name, same):
@@ -292,7 +297,7 @@ class Shipper:
         self._remote_sizes = self._last_known_sizes = sizes
 
     def _holds_checkpoint(self, state: ShippedCheckpoint, sizes: Mapping[str, int]) -> bool:
-        """Returns True if the replica has the same checkpoint, which may be large to send."""
+        """Returns True if the replica has the same checkpoint, so that it need not be sent."""
         size = sizes.get(state.name)
         return (
             size is not None
@@ -316,7 +321,7 @@ class Shipper:
         return store_piece
 
     def _store_state(self, state: ShippedCheckpoint) -> None:
-        """Sends a checkpoint, unless it was replaced since the look."""
+        """Sends a checkpoint; raises _FileGoneError if it was replaced since the view was taken."""
         assert self._remote_sizes is not None
         with closing(self._open(state.name)) as file:
             if file.stamp() != state.stamp:
@@ -360,10 +365,10 @@ class Shipper:
 
 
 def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
-    """Passes on the bytes of a file of rows; returns its size.
+    """Verifies a file of rows, and passes its bytes to `put`; returns its size.
 
     Raises:
-        CorruptLogError: it is not the file that the log names; its last piece was not passed on.
+        CorruptLogError: it is not the file that the log names; the last piece was not passed on.
     """
     size = file.size()
     pieces = _PieceWriter(put)
@@ -374,10 +379,10 @@ def verified_rows(file: File, wanted: FileReference, put: Put) -> int:
 
 
 def verified_checkpoint(file: File, name: str, put: Put) -> int:
-    """Passes on the bytes of a checkpoint; returns its size.
+    """Verifies a checkpoint, and passes its bytes to `put`; returns its size.
 
     Raises:
-        CorruptLogError: it is damaged; nothing was passed on.
+        CorruptLogError: the checkpoint is damaged; nothing was passed on.
     """
     data = file.read_at(0, file.size())
     if why := checkpoint_damage(data, name, file.path):
@@ -389,10 +394,10 @@ def verified_checkpoint(file: File, name: str, put: Put) -> int:
 
 
 def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
-    """Passes on the first bytes of a segment, which end with a frame.
+    """Verifies the first `size` bytes of a segment, which end with a frame; passes them to `put`.
 
     Raises:
-        CorruptLogError: they are damaged; the last piece was not passed on.
+        CorruptLogError: the bytes are damaged; the last piece was not passed on.
     """
     header = file.read_at(0, HEADER_BYTES)
     if header != encode_header(segment):
@@ -407,13 +412,15 @@ def whole_segment(file: File, segment: Segment, size: int, put: Put) -> None:
 def verified_growth(
     file: File, segment: Segment, known: Mark, has: int, size: int, put: Put
 ) -> None:
-    """Passes on the bytes of a segment from `has` to `size`, where a frame ends.
+    """Verifies the bytes of a segment from `has` to `size`, and passes them to `put`.
 
     Args:
         known: the mark of a frame of the segment that ends at `has` or before.
+        has: the number of bytes that the replica has.
+        size: the number of bytes that are part of the log; a frame ends there.
 
     Raises:
-        CorruptLogError: they are damaged; the bytes before the damaged frame were passed on.
+        CorruptLogError: a frame is damaged; the bytes before it were passed on.
     """
     at = segment.local(known.offset)
     for data in _verified_frames(file, segment, known, size):
@@ -427,7 +434,7 @@ def verified_growth(
 
 
 class _PieceWriter:
-    """Puts a file piece by piece, each when it is known if another one follows."""
+    """Passes a file to `put` in pieces; holds the last one back until `end`, to mark it as last."""
 
     def __init__(self, put: Put) -> None:
         self._put = put
@@ -435,13 +442,13 @@ class _PieceWriter:
         self._buffer = bytearray()
 
     def add_bytes(self, data: bytes) -> None:
-        """Adds the next bytes."""
+        """Adds the next bytes, and passes on every piece that another one follows."""
         self._buffer += data
         while len(self._buffer) > PIECE_BYTES:
             self._write(bytes(self._buffer[:PIECE_BYTES]), last=False)
 
     def end(self) -> None:
-        """Puts the rest as the last piece."""
+        """Passes on the remaining bytes as the last piece."""
         self._write(bytes(self._buffer), last=True)
 
     def _write(self, data: bytes, *, last: bool) -> None:

@@ -1,9 +1,9 @@
 """Decides if an owner may ship: collects the votes of the replicas on frames that its log lacks.
 
-A log's disk may have been restored from an old copy. What its owner ships is of a later generation
-than the replicas' frames of the lost log, and would be taken for the better copy. So each replica
-votes: it compares its frames with the log (`vote_of_replica`). `TakeoverPoll` decides from the
-votes.
+A log's disk may have been restored from an old copy. The frames that its owner ships have a later
+generation than the replicas' frames of the lost log, and would be taken for the better copy. So
+each replica has a vote: its frames are compared with the log (`vote_of_replica`). `TakeoverPoll`
+decides from the votes.
 
 Failure: a disk is restored from an old copy, and its owner writes as many frames as the replica has
 beyond it. The owner is refused. The next owner begins after all of these frames, where nothing
@@ -39,7 +39,7 @@ from nosync_nb.store.replication.protocol import Replica
 from nosync_nb.store.verification.file_checks import FrameGap, walk_runs
 
 Own = Sequence[tuple[Segment, int]]
-"""Segments of a replica, and how many bytes of each count."""
+"""Segments of a replica, each with the number of its bytes that are part of the log."""
 
 
 class ReplicaAheadError(FencedError):
@@ -58,11 +58,13 @@ class TakeoverVote(NamedTuple):
     """The vote of a replica on a new owner.
 
     Attributes:
-        ahead: the frames that it has and the owner's log lacks, in words; empty if none.
-        generation: of the last owner whose frames it has; 0: it holds nothing.
-        damage: why those frames cannot be read from it; empty if they can.
-        torn: True if unreadable bytes follow its readable part: the rest of a frame that it never
-            acknowledged, or a damaged frame that it did.
+        ahead: a description of the frames that the replica has and the owner's log lacks; empty if
+            there are none.
+        generation: the generation of the last owner whose frames the replica has; 0 if it is not
+            ahead and has acknowledged nothing.
+        damage: the reason why the frames in `ahead` cannot be read from it; empty if they can.
+        torn: True if unreadable bytes follow the readable part: the rest of a frame that was never
+            acknowledged, or a damaged frame that was acknowledged.
     """
 
     ahead: str
@@ -83,7 +85,8 @@ class TakeoverPoll:
     beyond the log, but once did. So an empty replica does not testify, unless all have voted and
     none is ahead.
 
-    An empty replica is not shipped to before that, although nothing in it could be lost. Failure:
+    The owner does not ship to an empty replica before that, although nothing in it could be lost.
+    Failure:
     1. It receives the frames of the old copy, in a later generation than the frames of the silent
     replicas. 2. The disk is lost, and all replicas answer. 3. The copy of the latest owner is
     taken, because every owner had all safe frames before it shipped. A log that has never had
@@ -105,10 +108,10 @@ class TakeoverPoll:
         self._votes: dict[int, TakeoverVote] = {}
 
     def ask(self, replica: int, vote: TakeoverVote) -> None:
-        """Adds the vote of a replica; returns if it may be shipped to.
+        """Adds the vote of a replica; returns normally if the owner may ship to this replica.
 
         Raises:
-            ReplicaAheadError: the log must not continue.
+            ReplicaAheadError: the owner must not ship, because its log lacks frames.
             QuorumPendingError: more votes are needed.
         """
         with self._lock:
@@ -157,12 +160,13 @@ def vote_of_replica(
     For frames before the log's checkpoint the ownership history decides (ownership_history.py).
 
     Args:
-        held: the files of the replica with their sizes.
+        held: the sizes of the replica's files, by name.
 
     Raises:
-        CorruptLogError: it holds frames of another log.
+        CorruptLogError: the replica holds frames of another log.
 
-    Cost: the headers and the digests of its segments; where these differ, its frames are read.
+    Cost: reads the headers and digests of the replica's segments. If digests differ, reads the
+    frames as well.
     """
     chain = _complete_chain(source, replica, held)
     has_frames = any(e.segment.generation == source.generation for e in view.extents)
@@ -172,7 +176,8 @@ def vote_of_replica(
         try:
             copy = examine_copy(source.files, "the replica", replica)
         except CorruptLogError as error:
-            # Damaged before its last acknowledged frame, it counts as ahead to be safe.
+            # A copy that is damaged before its last acknowledged frame counts as ahead, because
+            # the unreadable frames may be safe ones that the log lacks.
             damage = str(error)
         else:
             heads = (one for one, _ in chain if one.generation == copy.generation)
@@ -182,7 +187,10 @@ def vote_of_replica(
 
 
 def _frames_ahead(source: LogSource, replica: Replica, chain: Own) -> tuple[str, bool]:
-    """Returns which frames the log lacks, in words, empty if none; and if the copy is torn."""
+    """Returns a description of the frames that the log lacks, and True if the copy is torn.
+
+    The description is empty if the log lacks no frame.
+    """
     torn = False
     for segment, size in chain:
         if segment.generation >= source.generation:
@@ -209,7 +217,7 @@ def _frames_ahead(source: LogSource, replica: Replica, chain: Own) -> tuple[str,
 
 
 def _readable_end(replica: Replica, segment: Segment, size: int) -> tuple[Mark, bool]:
-    """Returns the mark after the intact frames of a replica's segment, and if damage follows."""
+    """Returns the mark after the intact frames of a segment, and True if damage follows."""
     end, stop = segment.start, segment.start.offset + size - HEADER_BYTES
 
     def read(offset: int, count: int) -> bytes:
@@ -227,10 +235,11 @@ def _bytes_differ(source: LogSource, replica: Replica, name: str, size: int) -> 
 
 
 def _complete_chain(source: LogSource, replica: Replica, sizes: Mapping[str, int]) -> Own:
-    """Returns the segments of the newest complete log of the replica.
+    """Returns the segments of the newest complete log of the replica, the newest first.
 
-    Files that it received while it caught up were never acknowledged. Segments that lead neither to
-    the first one nor to a checkpoint cannot be read.
+    A chain of segments is complete if it reaches back to the log's first segment or to a checkpoint
+    of the replica. Others are ignored: they arrived while the replica caught up, cannot be read,
+    and were never acknowledged.
     """
     heads = (
         replica.read(name, 0, checkpoint.HEADER_BYTES)
@@ -255,7 +264,7 @@ def _complete_chain(source: LogSource, replica: Replica, sizes: Mapping[str, int
 
 
 def _in_chain(mark: Mark, chain: Own) -> bool:
-    """Returns True if a mark is in consecutive segments, given with the newest first."""
+    """Returns True if a mark lies in consecutive segments, which are listed newest first."""
     (last, size), (first, _) = chain[0], chain[-1]
     end = last.start.offset + size - HEADER_BYTES
     return first.start.offset <= mark.offset <= end
@@ -264,7 +273,7 @@ def _in_chain(mark: Mark, chain: Own) -> bool:
 def _segment_headers(
     source: LogSource, replica: Replica, sizes: Mapping[str, int]
 ) -> dict[tuple[int, int], Segment]:
-    """Returns the segments of a replica whose headers can be read, by their keys."""
+    """Returns the segments of a replica whose headers are intact, by their keys."""
     headers = {}
     for name in filter(file_layout.is_segment, sizes):
         segment = segments.decode_header(replica.read(name, 0, HEADER_BYTES))

@@ -1,10 +1,11 @@
 """The copy of a log at a replica server (flight_server.py), in another process or machine.
 
-No call waits for longer than some seconds, plus the time to transfer its bytes. Any failure of a
+No call waits longer than several seconds, plus the time to transfer its bytes. Any failure of a
 call closes the connection. The next call opens another one, and the copy must be promised again
 before it is written.
 
-Appended bytes are sent with the next `sync`, if they are few. So an epoch is one round trip.
+Up to `PIECE_BYTES` of appended bytes are buffered and sent with the next `sync`. So a small epoch
+takes one round trip.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class ServerConnection:
         """Returns the server's answer.
 
         Args:
-            more_bytes: size of the answer.
-            more_s: additional seconds that it may take.
+            more_bytes: the expected size of the answer in bytes, which extends the time limit.
+            more_s: additional seconds that the server may take.
 
         Raises:
             DurabilityError: the server cannot be reached, is slow, or has another token.
@@ -103,7 +104,7 @@ class ServerConnection:
             raise DurabilityError(str(error), hint=error.hint) from error
         options: list[tuple[str, int]] = [("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX)]
         if is_loopback(host):
-            options.append(("grpc.enable_http_proxy", 0))  # no proxy leads to this machine
+            options.append(("grpc.enable_http_proxy", 0))  # because no proxy leads to this machine
         self._client = flight.FlightClient(
             f"{kind}://{host}", tls_root_certs=roots, generic_options=options
         )
@@ -126,7 +127,7 @@ class ServerConnection:
         return joined_bytes(each.body.to_pybytes() for each in found)
 
     def _call_error(self, error: Exception, seconds: float) -> DurabilityError:
-        """Returns the error that a failed call raises."""
+        """Returns the error to raise for a failed call, in terms that users know."""
         import pyarrow.flight as flight
 
         url = self._address.url
@@ -184,8 +185,8 @@ class FlightReplica:
     """The copy of one log at a server; see `Replica`.
 
     Args:
-        line: a connection to the server for this copy alone.
-        url: of the server, for errors.
+        line: a connection to the server that only this copy uses.
+        url: the URL of the server, for error messages.
     """
 
     def __init__(self, line: ServerConnection, url: str, log_id: bytes) -> None:
@@ -194,19 +195,19 @@ class FlightReplica:
 
     @property
     def folder(self) -> None:
-        """None: the files belong to the server, even if it is on this machine."""
+        """Always None, because the files belong to the server, even if it is on this machine."""
         return None
 
     def promised(self) -> OwnerTerm | None:
-        """Returns the term that the copy accepts writes from; None if it has no grant."""
+        """Returns the term whose writes the copy accepts; None if it has no grant."""
         reply = self._call("promised")
         return protocol.decode_grant(reply, self._url).term if reply else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
-        """Rejects all writes of earlier terms from now on, durably."""
+        """Makes the copy reject all writes of earlier terms, durably; returns its files."""
         self._buffered = None
         grant = protocol.encode_grant(FencingGrant(term, "", name))
-        # The answer lists the files that it holds.
+        # The answer lists the files of the copy.
         return self._holdings(self._call("promise", grant, more_bytes=_NAMES_BYTES))
 
     def held(self) -> ReplicaHoldings:
@@ -215,12 +216,12 @@ class FlightReplica:
         return self._holdings(self._call("held", more_bytes=_NAMES_BYTES))
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
-        """Writes the next piece of a new file; the last piece makes the file appear, durably."""
+        """Writes the next piece of a new file, which appears, durably, with its last piece."""
         self._flush()
         self._call("store", data, term=term, name=name, offset=offset, last=last)
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
-        """Appends to a segment at its end; the next `sync` makes that durable."""
+        """Appends to a segment at its end; the next `sync` makes the bytes durable."""
         pending = self._buffered
         if pending is not None and pending[:2] == (term, name):
             buffered = pending[3]
@@ -241,19 +242,19 @@ class FlightReplica:
             self._call("sync", term=term, seq=seq)
 
     def acknowledged(self) -> int:
-        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
+        """Returns the number of the last acknowledged frame; 0 if no frame was acknowledged."""
         reply = decoded(self._call("acknowledged"), self._url)
         if type(reply) is not int or reply < 0:
             raise malformed_reply_error(self._url)
         return reply
 
     def digest(self, name: str, size: int) -> bytes:
-        """Returns the digest of the first bytes of a file."""
+        """Returns the digest of the first `size` bytes of a file."""
         self._flush()
         return self._call("digest", name=name, size=size, more_s=size / _DIGEST_BYTES_PER_S)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Returns bytes of a file; fewer than `size` only at its end."""
+        """Returns `size` bytes of a file from an offset; fewer only at the end of the file."""
         self._flush()
         whole = bytearray()
         while len(whole) < size:
@@ -280,7 +281,6 @@ class FlightReplica:
         self._connection.close()
 
     def _flush(self) -> None:
-        """Sends buffered bytes."""
         if self._buffered is not None:
             (term, name, offset, data), self._buffered = self._buffered, None
             self._call("append", data, term=term, name=name, offset=offset)
@@ -310,7 +310,7 @@ class FlightReplica:
 
 
 def plain(message: str) -> str:
-    """Returns a transport error in plain words if it is known; else without its jargon."""
+    """Returns plain words for a known transport error, or the message without its jargon."""
     for sign, words in _PLAIN_WORDS:
         if sign in message:
             return words
@@ -322,7 +322,7 @@ def decoded(reply: bytes, url: str) -> Any:
     """Decodes JSON that a server sent.
 
     Raises:
-        CorruptLogError: it is malformed.
+        CorruptLogError: the reply is malformed.
     """
     try:
         return json.loads(reply)
@@ -331,5 +331,5 @@ def decoded(reply: bytes, url: str) -> Any:
 
 
 def malformed_reply_error(url: str) -> CorruptLogError:
-    """Returns the error of a malformed answer."""
+    """Returns the error for a malformed answer."""
     return CorruptLogError(f"'{url}' sent an invalid answer", hint="update the server")

@@ -1,8 +1,9 @@
 """The protocol between a replica server and its clients: tokens, handshake, and messages.
 
-    replica-token       of this user's servers and sessions on this machine; created at first use
-    replica-tokens      of servers elsewhere: a line `host:port TOKEN` for each
-    replica-roots.pem   certificates that sign those of such servers; by default the system's
+    replica-token       the token of this user's servers and sessions on this machine; created at
+                        the first use
+    replica-tokens      the tokens of other servers: a line `host:port TOKEN` for each
+    replica-roots.pem   root certificates for servers with TLS; by default those of the system
 
 These files are beside the user's key. A token is written in hex, 64 digits or more, and is never
 sent. Both sides prove that they have it:
@@ -50,12 +51,12 @@ _REMEDY = "set NOSYNC_KEY_FILE to a file of yours, whose folder also has the tok
 
 NONCE_BYTES = MAC_BYTES = 32
 PIECE_BYTES = 1 << 20
-"""The most bytes of a file in one call or answer."""
+"""The maximum number of bytes of a file in one call or answer."""
 
 HEADER_BYTES_MAX = 1 << 16
 CALL_BYTES_MAX = MAC_BYTES + NONCE_BYTES + 4 + HEADER_BYTES_MAX + PIECE_BYTES
 ANSWER_BYTES_MAX = 64 << 20
-"""The largest answer of a server: the names of all files that it holds of a log."""
+"""The maximum size of an answer; the largest one lists all files that the server has of a log."""
 
 _ERROR_CHARACTERS_MAX = 2000
 _DONE, _FAILED = b"\0", b"\1"
@@ -69,7 +70,7 @@ def server_token(files: Files) -> bytes:
     """Returns the token of this user on this machine; the first call creates it.
 
     Raises:
-        TrustError: other users can read it, or it is damaged.
+        TrustError: other users can read the token, or it is damaged.
     """
     path = _secret_path(OWN)
     if not files.exists(path):
@@ -82,8 +83,8 @@ def client_token(files: Files, path: str) -> bytes:
     """Returns the token in a file that contains nothing else.
 
     Raises:
-        TrustError: other users can read it, or it is not a token.
-        DurabilityError: it cannot be read.
+        TrustError: other users can read the file, or it does not contain a token.
+        DurabilityError: the file cannot be read.
     """
     return secret_files.read_secret(
         files,
@@ -94,11 +95,11 @@ def client_token(files: Files, path: str) -> bytes:
 
 
 def token_for(files: Files, address: ReplicaAddress) -> bytes:
-    """Returns the token of a server.
+    """Returns the token of a server; by default this user's own for a server on this machine.
 
     Raises:
         TrustError: other users can read the file, or its entry for the server is not a token.
-        DurabilityError: the file has no entry for the server.
+        DurabilityError: the file has no entry for a server on another machine.
     """
     path = _secret_path(KNOWN)
     if files.exists(path):
@@ -144,11 +145,11 @@ def _secret_path(name: str) -> str:
 
 
 class UnauthenticatedError(Exception):
-    """Bytes that were not made with the token, or not for this session."""
+    """Received bytes were not signed with the token, or not for this session."""
 
 
 class ClientCall(NamedTuple):
-    """A call of a client whose digest is valid."""
+    """A call of a client, after its digest was verified."""
 
     nonce: bytes
     key: bytes
@@ -164,10 +165,10 @@ class ServerHandshake:
         self._token, self._start_secret = token, secrets.token_bytes(NONCE_BYTES)
 
     def hello(self, nonce: bytes) -> bytes:
-        """Answers a client's nonce.
+        """Returns the answer to a client's nonce: the server's nonce and its proof.
 
         Raises:
-            UnauthenticatedError: it is not a nonce.
+            UnauthenticatedError: the nonce has a wrong length.
         """
         if len(nonce) != NONCE_BYTES:
             raise UnauthenticatedError("the nonce has an invalid length")
@@ -178,8 +179,8 @@ class ServerHandshake:
         """Verifies and decodes a call.
 
         Raises:
-            UnauthenticatedError: it was made with another token, or before the server was
-                restarted, or is malformed.
+            UnauthenticatedError: the call is malformed, or was signed with another token or for a
+                session from before the server's restart.
         """
         if not MAC_BYTES + NONCE_BYTES + 4 <= len(body) <= CALL_BYTES_MAX:
             raise UnauthenticatedError("the call has an invalid length")
@@ -201,7 +202,7 @@ class ServerHandshake:
         return ClientCall(nonce, key, mac, header, bytes(rest[start + size :]))
 
     def _nonce(self, client_nonce: bytes) -> bytes:
-        """Returns the server's nonce for a client's; it differs after each start."""
+        """Derives the server's nonce from a client's; it differs after each start of the server."""
         return hashlib.blake2b(
             client_nonce, key=self._start_secret, digest_size=NONCE_BYTES
         ).digest()
@@ -226,7 +227,7 @@ class ClientHandshake:
         return True
 
     def call(self, header: dict[str, Any], data: bytes) -> bytes:
-        """Returns the bytes of a call."""
+        """Encodes and signs a call."""
         encoded = json.dumps(header).encode()
         assert len(encoded) <= HEADER_BYTES_MAX
         assert len(data) <= PIECE_BYTES
@@ -237,7 +238,7 @@ class ClientHandshake:
         """Returns the result in the answer to a call.
 
         Raises:
-            UnauthenticatedError: it was not made by the verified server.
+            UnauthenticatedError: the answer was not signed by the verified server.
             NosyncError: the error that the server reports.
         """
         mac, body = answer[:MAC_BYTES], answer[MAC_BYTES:]
@@ -250,7 +251,7 @@ class ClientHandshake:
 
 
 def check_answer(call: ClientCall, answer: bytes | NosyncError) -> list[bytes]:
-    """Returns the bytes of an answer, in pieces that fit into a message."""
+    """Encodes and signs an answer; returns it in pieces that fit into a message."""
     if isinstance(answer, NosyncError):
         texts = [answer.kind, str(answer), answer.hint]
         short = [text and text[:_ERROR_CHARACTERS_MAX] for text in texts]
@@ -262,10 +263,10 @@ def check_answer(call: ClientCall, answer: bytes | NosyncError) -> list[bytes]:
 
 
 def joined_bytes(pieces: Iterable[bytes]) -> bytes:
-    """Joins the pieces of an answer, up to the largest size.
+    """Joins the pieces of an answer.
 
     Raises:
-        UnauthenticatedError: it is longer.
+        UnauthenticatedError: the answer is longer than `ANSWER_BYTES_MAX`.
     """
     whole = bytearray()
     for piece in pieces:

@@ -2,8 +2,9 @@
 
     python -m nosync_nb.replica DIR --port P [--host H] [--token-file F] [--tls-cert C --tls-key K]
 
-It is a process with its own disk: what it acknowledges is synced. It keeps no state in memory that
-a kill could lose, and it checks every call before it acts (`flight_protocol`, `ServerCopies`).
+The server is a process with its own disk, and syncs everything before it acknowledges it. It has no
+state in memory that a kill could lose, and checks every call before it acts (`flight_protocol`,
+`ServerCopies`).
 Without a token file it uses this user's own token. Without `--host` it listens on this machine
 only. To listen elsewhere it requires TLS and a token file.
 
@@ -15,8 +16,8 @@ stores a file again. Then the disk completes the first call, which is about to r
 Hence a promise waits for the running call, and ends the previous session: none of its calls takes
 effect afterwards.
 
-A session may be ended, be idle for too long, or be older than the server's start. Its next write
-fails because the copy may have changed, and its client must be promised again, as after any
+If a session was ended, was idle for too long, or began before the server's last start, its next
+write fails, because the copy may have changed. Its client must be promised again, as after any
 failure.
 
 Failure: Flight accepts a message of any length before its sender is authenticated. So a process
@@ -73,7 +74,7 @@ IDLE_S = 900.0
 """Seconds that a session may be silent; a keeper with nothing to ship calls every few seconds."""
 
 _SILENT_S = 60.0
-"""The same in seconds, if there are too many sessions."""
+"""Seconds that a session may be silent once there are `SESSIONS_MAX` sessions."""
 
 _PROMISE_BYTES_MAX = protocol.GRANT_BYTES_MAX // 2
 _BUSY_S = 4.0
@@ -82,7 +83,7 @@ _ID_HEX = 32
 _OFFSET_MAX = 1 << 50
 
 CALLS_MAX = 64
-"""Calls that are answered in parallel."""
+"""The maximum number of calls that are answered in parallel."""
 
 MEMORY_BYTES_MAX = 768 << 20
 _LOOK_S = 0.1
@@ -101,8 +102,8 @@ class _SessionCopy(NamedTuple):
 class ServerCopies:
     """Answers the calls of sessions about the logs in a folder; any thread may call.
 
-    Owns, under `_lock`, the copy of each session. A call to a copy runs under one of `_log_locks`,
-    by the log's id, which is acquired first.
+    Owns, under `_lock`, the copy of each session. A call to a copy runs under the lock of
+    `_log_locks` that the log's id selects. That lock is acquired before `_lock`.
     """
 
     def __init__(self, folder: str, files: Files | None = None) -> None:
@@ -115,7 +116,8 @@ class ServerCopies:
         """Executes a call; returns the bytes for the client.
 
         Raises:
-            NosyncError: as `Replica` raises it; also for a malformed call.
+            NosyncError: the errors that `Replica` lists; DurabilityError also if the call is
+                malformed or unknown, or if the server is busy.
         """
         action = _text_field(header, "do")
         if action == "logs":
@@ -153,7 +155,7 @@ class ServerCopies:
             turn.release()
 
     def drop_idle(self, idle_s: float = IDLE_S) -> int:
-        """Ends the sessions that were silent for too long; returns their number."""
+        """Ends the sessions without a call for `idle_s` seconds; returns their number."""
         before = time.monotonic() - idle_s
         with self._lock:
             idle = [log_id for log_id, owned in self._session_copies.items() if owned.used < before]
@@ -168,7 +170,7 @@ class ServerCopies:
         return dropped
 
     def close(self) -> None:
-        """Ends all sessions; bytes that were appended and not synced do not count."""
+        """Ends all sessions; appended bytes that were not synced may be lost."""
         with self._lock:
             ids = list(self._session_copies)
         for log_id in ids:
@@ -183,7 +185,7 @@ class ServerCopies:
         return json.dumps(encoded).encode()
 
     def _promise(self, session: bytes, log_id: bytes, data: bytes) -> bytes:
-        """Gives a copy to a session if the copy accepts its term."""
+        """Makes a copy accept the term of a session, and grants that session write access."""
         if len(data) > _PROMISE_BYTES_MAX:  # a longer grant could not be read back
             raise _malformed_call("name")
         self._check_limits(log_id)
@@ -219,7 +221,7 @@ class ServerCopies:
         return FolderReplica(self._folder, log_id, files=self._files)
 
     def _end_session(self, log_id: bytes) -> bool:
-        """Ends the session that has a copy; the caller holds the copy's turn."""
+        """Ends the session that may write to a copy; the caller holds the lock of the log."""
         with self._lock:
             owned = self._session_copies.pop(log_id, None)
         if owned is not None:
@@ -336,8 +338,9 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
     """The Flight service; its only actions are `hello` and `call`.
 
     Args:
-        where: `grpc://host:port` or `grpc+tls://host:port`, in Flight's form.
-        tls: certificate and key, as PEM.
+        where: the address to listen at: `grpc://host:port` or `grpc+tls://host:port`.
+        token: the token that clients must have.
+        tls: the certificate and its key, as PEM; `None` listens without TLS.
     """
 
     def __init__(
@@ -349,7 +352,7 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
         self.connections = Connections(self.port)
 
     def do_action(self, context: Any, action: Any) -> list[Any]:
-        """Answers a client; a client with another token learns only that it has another token."""
+        """Answers a client; one with another token learns nothing except that the token differs."""
         try:
             if action.type == "hello" and action.body.size == NONCE_BYTES:
                 return [_result(self._handshake.hello(action.body.to_pybytes()))]
@@ -367,7 +370,7 @@ class ReplicaService(flight.FlightServerBase):  # type: ignore[misc]
             answer = self._copies.call(call.nonce, call.header, call.data)
         except NosyncError as error:
             answer = error
-        except Exception as error:  # the client gets it, and the server continues
+        except Exception as error:  # reported to the client, so that the server continues
             answer = DurabilityError(f"the server failed: {type(error).__name__}: {error}")
         finally:
             self._call_slots.release()
@@ -379,7 +382,7 @@ def _result(data: bytes) -> Any:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a server until it gets a SIGTERM; returns the exit code of the process."""
+    """Runs a server until it gets a SIGTERM or SIGINT; returns the exit code of the process."""
     options = _parser().parse_args(arguments)
     try:
         _serve(options, Files())
@@ -391,7 +394,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _serve(options: argparse.Namespace, files: Files) -> None:
-    """Listens until a signal ends it."""
+    """Runs the server until the process gets a signal to end."""
     tls = _tls_identity(files, options)
     token = (
         flight_protocol.client_token(files, options.token_file)
@@ -421,7 +424,7 @@ def _serve(options: argparse.Namespace, files: Files) -> None:
 
 
 def _signal_descriptor() -> int:
-    """Makes SIGTERM and SIGINT, in whatever thread, signal a descriptor; returns the descriptor."""
+    """Returns a descriptor that becomes readable when the process gets a SIGTERM or SIGINT."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -459,10 +462,11 @@ def _port(word: str) -> int:
 
 
 def _tls_identity(files: Files, options: argparse.Namespace) -> tuple[bytes, bytes] | None:
-    """Returns certificate and key, if they are given.
+    """Returns the TLS certificate and its key; None if the options contain none.
 
     Raises:
-        SchemaError: the server would listen elsewhere without them, or one of them is missing.
+        SchemaError: only one of the two is passed; or the host is reachable from other machines,
+            and a certificate or a token file is missing.
         TrustError: other users can read the key.
     """
     if bool(options.tls_cert) != bool(options.tls_key):
@@ -482,8 +486,8 @@ def _lock_folder(files: Files, folder: str) -> Lock:
     """Creates the folder of copies if its parent exists, and locks it for this process.
 
     Raises:
-        DurabilityError: another server has it, or it cannot be created.
-        TrustError: other users can write there.
+        DurabilityError: another server uses the folder, or the folder cannot be created.
+        TrustError: other users can write to the folder.
     """
     if not files.exists(folder):
         if not files.exists(os.path.dirname(folder)):
@@ -524,25 +528,25 @@ def _memory_bytes(files: Files) -> int:
     try:
         resident, shared = files.read(f"/proc/{os.getpid()}/statm").split()[1:3]
     except DurabilityError:
-        return 0  # not Linux: the limits of the system hold
+        return 0  # not Linux: only the limits of the system apply
     return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 def _restart(port: int) -> None:
-    """Restarts the process at its port; its clients reconnect."""
+    """Restarts the server process at the same port; its clients reconnect."""
     sys.stderr.write("nosync replica: a message was larger than allowed; the server restarts\n")
     sys.stderr.flush()
     os.execv(sys.executable, [*sys.orig_argv, "--port", str(port)])
 
 
 UNPROVED_MAX = 64
-"""So many connections without a signed call may stay open."""
+"""The maximum number of connections that may stay open without a signed call."""
 
 PROOF_S = 1.0
-"""Seconds within which a connection must make its first signed call if there are more."""
+"""Seconds until the first signed call of a connection, if more than `UNPROVED_MAX` lack one."""
 
 _FEW_DESCRIPTORS = 128
-"""With so few descriptors in use, connections are not checked."""
+"""The number of open descriptors up to which connections are not checked."""
 _PEERS_MAX = 4096
 _MAPPED_PREFIX = "::ffff:"
 
@@ -550,9 +554,8 @@ _MAPPED_PREFIX = "::ffff:"
 class Connections:
     """The connections to one port of this process. Any thread may call.
 
-    Flight accepts every connection and has no option for idle ones. It does not tell which
-    descriptor belongs to which client, so the descriptors of the process are compared with the
-    peers of calls.
+    Flight accepts every connection and has no option to close idle ones. It does not expose the
+    descriptor of a client, so the sockets of the process are compared with the peers of calls.
 
     Owns, under `_lock`, the peers that have made a signed call, and the first sighting of the
     others.
@@ -568,19 +571,20 @@ class Connections:
         """Records that a client has made a signed call.
 
         Args:
-            peer: in Flight's form: `ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`.
+            peer: the client's address in Flight's form: `ipv4:127.0.0.1:50000` or
+                `ipv6:%5B::1%5D:50000`.
         """
         _, _, address = unquote(peer).partition(":")
         with self._lock:
             self._proved.add(address.replace("[", "").replace("]", ""))
 
     def limit(self, now: float | None = None) -> int:
-        """Shuts unproved connections down if there are many; returns their number.
+        """Shuts down old connections without a signed call if there are many; returns their number.
 
         Args:
-            now: the time in seconds, by default the clock's.
+            now: the monotonic time in seconds; `None` means the current time.
 
-        Cost: some 20 us while there are few.
+        Cost: about 20 us while few descriptors are open.
         """
         descriptors = self._descriptors()
         if len(descriptors) <= _FEW_DESCRIPTORS and len(self._proved) <= _PEERS_MAX:
@@ -599,7 +603,7 @@ class Connections:
         return len(old)
 
     def _descriptors(self) -> range | list[int]:
-        """Returns the descriptors in use; all possible ones if none is left to list them."""
+        """Returns the open descriptors; all possible ones if none is free for listing them."""
         try:
             return [int(name) for name in self._files.names(f"/proc/{os.getpid()}/fd")]
         except DurabilityError:
@@ -634,14 +638,14 @@ def _peer(fd: int, port: int) -> str | None:
 
 
 def _shut_down(fd: int, peer: str) -> None:
-    """Ends a connection as its client would; the owner of the descriptor closes it."""
+    """Shuts down a connection as its client would; Flight then closes the descriptor."""
     with suppress(OSError):
         connection = socket.socket(fileno=fd)
         try:
             host, number = connection.getpeername()[:2]
             if (
                 f"{host.removeprefix(_MAPPED_PREFIX)}:{number}" == peer
-            ):  # else it was closed meanwhile
+            ):  # else it was closed meanwhile, and the descriptor belongs to another connection
                 connection.shutdown(socket.SHUT_RDWR)
         finally:
             connection.detach()

@@ -1,10 +1,10 @@
-"""Copies of logs in a folder, best on another disk or another machine's volume.
+"""Copies of logs in a folder, preferably on another disk or another machine's volume.
 
     folder/LOG-ID/
       promise                           the fencing grant: owner term, and name of the log
-      acknowledged                      the last acknowledged frame, if its disk wrote it
+      acknowledged                      the number of the last acknowledged frame
       doubtful                          segments that could not be synced, until stored again
-      lock                              held while a promise is made
+      lock                              locked while the grant is changed
       segment-..., checkpoint-...       as in the log's own folder
       layers/, history/                 likewise
 
@@ -50,21 +50,25 @@ _ID_HEX = 32
 _DOUBTFUL = "doubtful"
 _NOTE_BYTES_MAX = 1 << 20
 _TICK_NS = 2_000_000_000
-"""Two changes of a folder within so many nanoseconds may have one change time."""
+"""The nanoseconds within which two changes of a folder may get the same change time."""
 
 
 _Stamps = tuple[tuple[int, int, int], ...]
-"""Device, inode, and change time in nanoseconds of each folder."""
+"""The device, inode, and change time in nanoseconds of each folder of a copy."""
 
 
 class FolderSite:
-    """A folder for copies that exists already; see `ReplicaSite`."""
+    """A folder for the copies of logs; see `ReplicaSite`."""
 
     def __init__(self, folder: str, files: Files) -> None:
         self._folder, self._files = folder, files
 
     def prepare(self) -> bool:
-        """Creates the folder of copies if its parent exists; for a branch also `branches`."""
+        """Creates the folder of copies if its parent exists; for a branch also `branches`.
+
+        Returns:
+            True if the folder exists.
+        """
         files, above = self._files, os.path.dirname(self._folder)
         below = os.path.basename(above) == file_layout.BRANCHES
         if below and not files.exists(above) and files.exists(os.path.dirname(above)):
@@ -98,7 +102,7 @@ class FolderReplica:
 
     Args:
         folder: the folder for the copies of several logs.
-        log_id: id of this log.
+        log_id: the id of this log.
     """
 
     def __init__(self, folder: str, log_id: bytes, *, files: Files | None = None) -> None:
@@ -121,12 +125,12 @@ class FolderReplica:
         return self._folder
 
     def promised(self) -> OwnerTerm | None:
-        """Returns the term that the copy accepts writes from; None if it has no grant."""
+        """Returns the term whose writes the copy accepts; None if it has no grant."""
         grant = read_promise(self._files, self._folder)
         return grant.term if grant else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
-        """Rejects all writes of earlier terms from now on, durably."""
+        """Makes the copy reject all writes of earlier terms, durably; returns its files."""
         self.close()
         self._create_folders()
         lock = self._files.lock(os.path.join(self._folder, "lock"), wait_s=_LOCK_WAIT_S)
@@ -168,7 +172,7 @@ class FolderReplica:
         )
 
     def _names(self) -> dict[str, list[str]]:
-        """Returns the names in the copy's folder and in its inner folders."""
+        """Returns the names in the copy's folder, under an empty key, and in each inner folder."""
         paths = {each: os.path.join(self._folder, each) for each in file_layout.FOLDERS.values()}
         inner = {
             each: suppress_missing(self._files.names, path) or [] for each, path in paths.items()
@@ -176,7 +180,7 @@ class FolderReplica:
         return {"": self._files.names(self._folder), **inner}
 
     def _sizes(self, names: Mapping[str, Iterable[str]]) -> dict[str, int]:
-        """Returns the sizes of the log's files among those names."""
+        """Returns the sizes of those names that are files of the log."""
         return {
             name: self._files.status(file_layout.file_path(self._folder, name)).st_size
             for inner, each in names.items()
@@ -185,7 +189,7 @@ class FolderReplica:
         }
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
-        """Writes the next piece of a new file; the last piece makes the file appear, durably."""
+        """Writes the next piece of a new file, which appears, durably, with its last piece."""
         path = file_layout.file_path(self._folder, name)
         temporary = f"{path}.{os.getpid()}.tmp"
         try:
@@ -211,7 +215,7 @@ class FolderReplica:
             raise
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
-        """Appends to a segment at its end; the next `sync` makes that durable."""
+        """Appends to a segment at its end; the next `sync` makes the bytes durable."""
         file = self._open_segments.get(name)
         if file is None:
             self._check(term)
@@ -246,11 +250,11 @@ class FolderReplica:
             raise
 
     def _acknowledge(self, seq: int) -> None:
-        """Records a frame in place; after a power loss the record may show an earlier one.
+        """Records the acknowledged frame in place; a power loss may restore an earlier record.
 
-        It must not show a later one of an abandoned history, because the copy would then seem
-        damaged. It must not disappear either, because the copy would not testify in a takeover
-        (takeover.py).
+        The earlier record must not name a later frame of an abandoned history, because the copy
+        would then seem damaged. The record must not disappear either, because the copy would not
+        testify in a takeover (takeover.py). So only a smaller number and the first one are synced.
         """
         before = self._recorded_seq if self._recorded_seq >= 0 else self.acknowledged()
         path = os.path.join(self._folder, "acknowledged")
@@ -266,7 +270,10 @@ class FolderReplica:
         self._recorded_seq = seq
 
     def acknowledged(self) -> int:
-        """Returns the last acknowledged frame; 1: its record is torn; 0: nothing acknowledged."""
+        """Returns the number of the last acknowledged frame.
+
+        Returns 0 if no frame was acknowledged, and 1 if the record is torn.
+        """
         path = os.path.join(self._folder, "acknowledged")
         data = suppress_missing(self._files.read, path, most=protocol.GRANT_BYTES_MAX)
         if data is None:
@@ -276,11 +283,11 @@ class FolderReplica:
         return int.from_bytes(word, "little") if whole else 1
 
     def digest(self, name: str, size: int) -> bytes:
-        """Returns the digest of the first bytes of a file."""
+        """Returns the digest of the first `size` bytes of a file."""
         return digest(self._files, file_layout.file_path(self._folder, name), size)
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Returns bytes of a file; fewer than `size` only at its end."""
+        """Returns `size` bytes of a file from an offset; fewer only at the end of the file."""
         with closing(self._files.open(file_layout.file_path(self._folder, name))) as file:
             return file.read_at(offset, size)
 
@@ -295,13 +302,13 @@ class FolderReplica:
             self._files.unlink(file_layout.file_path(self._folder, name))
 
     def close(self) -> None:
-        """Closes the files that it has open."""
+        """Closes the open files of the replica."""
         self._drop_new()
         while self._open_segments:
             self._open_segments.popitem()[1].close()
 
     def _create_folders(self) -> None:
-        """Creates the folder of the copy; only the user creates the folder for all copies."""
+        """Creates the folder of this copy; the folder for all copies must exist already."""
         present_files(self._files, self._root)
         self._files.make_folder(self._folder)
         log_folder.is_owned_by_user(self._files, self._folder, write=True)
@@ -320,7 +327,7 @@ class FolderReplica:
 
         The names are listed again only if a folder has changed, because a sync follows each epoch.
 
-        Cost: one system call for each open segment, and three.
+        Cost: three system calls, plus one for each open segment.
         """
         for name, file in self._open_segments.items():
             status = self._files.status(file.path)
@@ -337,7 +344,7 @@ class FolderReplica:
             self._checked_stamps = stamps
 
     def _stamps(self) -> _Stamps:
-        """Returns values that change if a folder of the copy or a name in it is replaced."""
+        """Returns the stamps of the copy's folders; a stamp changes if a name in it is replaced."""
         inner = (os.path.join(self._folder, each) for each in file_layout.FOLDERS.values())
         statuses = map(self._files.status, (self._folder, *inner))
         return tuple((each.st_dev, each.st_ino, each.st_ctime_ns) for each in statuses)
@@ -358,7 +365,7 @@ class FolderReplica:
         ]
 
     def _sync_leftovers(self) -> None:
-        """Makes durable what another process may have written, and not synced before it died.
+        """Syncs segments and folders that another process may have changed before it died.
 
         Failure: 1. A file is renamed, and its shipper dies before the folder is synced. 2. The next
         shipper sees the file, and acknowledges. 3. The power fails, and the name is lost.
@@ -392,14 +399,14 @@ class FolderReplica:
                 self._files.unlink(file_layout.file_path(self._folder, name))
 
     def _clear_doubt(self, name: str) -> None:
-        """Removes a file that was stored again from the doubtful ones."""
+        """Removes a file from the doubtful ones, because it was stored again."""
         self._doubtful.discard(name)
         doubtful = self._read_doubtful() if file_layout.is_segment(name) else ()
         if name in doubtful:
             self._write_doubtful({*doubtful} - {name})
 
     def _read_doubtful(self) -> set[str]:
-        """Returns the doubtful segments; all segments, if the record of them is damaged."""
+        """Returns the doubtful segments; all segments if the record of doubtful ones is damaged."""
         path = os.path.join(self._folder, _DOUBTFUL)
         data = suppress_missing(self._files.read, path, most=_NOTE_BYTES_MAX)
         names = (data or b"").decode("ascii", "replace").split()
@@ -424,7 +431,7 @@ def present_files(files: Files, folder: str) -> None:
 
 
 def digest(files: Files, path: str, size: int) -> bytes:
-    """Returns the digest of the first `size` bytes of a file, or of all if it is shorter."""
+    """Returns the digest of the first `size` bytes of a file, or of the whole file if shorter."""
     hasher = hashlib.blake2b(digest_size=16)
     with closing(files.open(path)) as file:
         done = 0
@@ -441,7 +448,7 @@ def read_promise(files: Files, folder: str) -> FencingGrant | None:
     """Returns the grant of a copy; None if it has none.
 
     Raises:
-        CorruptLogError: the file is damaged.
+        CorruptLogError: the grant is damaged.
     """
     data = suppress_missing(
         files.read, os.path.join(folder, "promise"), most=protocol.GRANT_BYTES_MAX

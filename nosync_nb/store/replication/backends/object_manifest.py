@@ -1,16 +1,16 @@
 """The manifest chain of a copy in an object store: numbered records that one writer may extend.
 
 Each record lists the changed files of the copy: the pieces of each file, and the object and offset
-of each piece. Short pieces are embedded in the record, after its JSON. Every `FAN`th record or so
-is complete, so that the state is read from few objects. A record that begins a writer's term is
-kept forever, and contains little more than the grant.
+of each piece. Short pieces are embedded in the record, after its JSON. About every `FAN`th record
+is complete: it lists all files, so that the state can be read from few objects. A record that
+begins a writer's term is kept forever, and contains little more than the grant.
 
     magic, size and checksum of the JSON | JSON | bytes of pieces
 
 Other users may write to the store, so everything is checked before it is used.
 
 A record's number is its object's name, and the object is created only if the name is free. So if
-two writers extend the chain at the same place, one succeeds and the other is refused. There is no
+two writers create a record of the same number, one succeeds and the other is refused. There is no
 other fencing: a promise is a record of the same chain, with which a writer begins its term.
 
 Failure: an earlier owner continues after a later promise, at any moment: before it, during it, or
@@ -21,7 +21,7 @@ token. They have no effect because no record of the chain names them.
 
 Failure: obsolete records are deleted, and their numbers are free again. A writer that was suspended
 would continue there. But the record after a writer's last one begins a term, and such records are
-kept forever. They take some hundred bytes for each process that ships, however many files there
+kept forever. They take a few hundred bytes for each process that ships, however many files there
 are, because they only continue the state before them.
 
 Failure: a request is not answered, and may be executed later, or never. The writer does not
@@ -48,13 +48,13 @@ from nosync_nb.store.replication.backends.object_requests import ObjectName, Obj
 from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTerm
 
 FAN = 16
-"""So many pieces of a segment are merged into one; after so many records one is complete."""
+"""The number of pieces of a segment that are merged into one, and of records per complete one."""
 
 RECORD_BYTES_MAX = 64 << 20
-"""The largest size of a record; a larger object is not a record."""
+"""The maximum size of a record in bytes; a larger object is not a record."""
 
 MERGED_BYTES = 2 << 20
-"""The largest size of a merged piece."""
+"""The maximum size of a merged piece in bytes."""
 
 _MAGIC = b"nosync 1"
 _HEAD = len(_MAGIC) + 8
@@ -67,7 +67,7 @@ _TRIES_MAX = 64
 
 
 class ObjectPiece(NamedTuple):
-    """Bytes of a file: their object and offset, and how often they were merged (rank).
+    """A piece of a file: its object, offset and size, and how often it was merged (`rank`).
 
     An empty `key` means the record itself; then `start` counts from the end of its JSON.
     """
@@ -79,19 +79,19 @@ class ObjectPiece(NamedTuple):
 
 
 class FileContent(NamedTuple):
-    """A file: its pieces in order, and the digest of all its bytes; empty if unknown."""
+    """A file: its pieces in order, and the digest of all its bytes, which is empty if unknown."""
 
     pieces: tuple[ObjectPiece, ...]
     digest: bytes = b""
 
     @property
     def size(self) -> int:
-        """Size of the file in bytes."""
+        """The size of the file in bytes."""
         return sum(piece.size for piece in self.pieces)
 
 
 class FileChange(NamedTuple):
-    """The change of a file: the number of pieces that it keeps, and the pieces after them."""
+    """The change of a file: the number of retained pieces, the further pieces, and the digest."""
 
     keep: int
     more: tuple[ObjectPiece, ...]
@@ -108,6 +108,7 @@ class CopyState(NamedTuple):
         writer: token of the process that wrote the record.
         reigns: the numbers of the records with which writers began; they are kept forever.
         seq: the frame up to which the log can be read back.
+        files: the files of the copy, by name.
     """
 
     slot: int
@@ -123,8 +124,9 @@ class CopyRecord(NamedTuple):
     """The content of a record.
 
     Attributes:
-        reigns: as in the state, if the record is complete; else None.
-        begins: True if it begins a writer's term and continues the state before it.
+        changes: the changed files, by name; a deleted file has the value None.
+        reigns: as in `CopyState` if the record is complete; else None.
+        begins: True if the record begins a writer's term and continues the state before it.
     """
 
     slot: int
@@ -152,13 +154,14 @@ def is_record(key: str) -> bool:
 
 
 def pieces_to_merge(pieces: Sequence[ObjectPiece], size: int) -> tuple[int, int]:
-    """Returns how many of the last pieces to merge with appended bytes, and the rank of the result.
+    """Returns the number of last pieces to merge with appended bytes, and the rank of the result.
 
-    It works like the carry of a counter: `FAN` pieces of one rank become one of the next rank. So
-    each rank has fewer than `FAN`, and each byte is written one additional time for each rank.
+    Merging works like the carry of a counter: `FAN` pieces of one rank become one piece of the next
+    rank. So each rank has fewer than `FAN` pieces, and each byte is written once more for each
+    rank.
 
     Args:
-        size: number of the appended bytes.
+        size: the number of appended bytes.
     """
     count = rank = 0
     while True:
@@ -174,7 +177,7 @@ def encode_record(record: CopyRecord, data: bytes) -> bytes:
     """Encodes a record as an object, with the bytes of its pieces that have no key.
 
     Raises:
-        DurabilityError: it is too large.
+        DurabilityError: the record is too large.
     """
     fields = {
         "slot": record.slot,
@@ -201,13 +204,13 @@ def encode_record(record: CopyRecord, data: bytes) -> bytes:
 
 
 def decode_record(data: bytes, where: str) -> CopyRecord:
-    """Decodes a record; all its pieces have keys.
+    """Decodes a record; embedded pieces get the key of the record.
 
     Args:
-        where: what users call the copy, for the error.
+        where: the name of the copy in error messages.
 
     Raises:
-        CorruptLogError: it is damaged, or not a record.
+        CorruptLogError: the bytes are damaged, or are not a record.
     """
     size, crc = (int.from_bytes(data[at : at + 4], "little") for at in (_HEAD - 8, _HEAD - 4))
     encoded = data[_HEAD : _HEAD + size]
@@ -301,11 +304,12 @@ class ManifestChain:
     """The chain of one copy; all calls come from one thread.
 
     Args:
-        root: the copy's folder in the bucket.
+        bucket: the client for the folder of several copies.
+        root: the folder of this copy, below that one.
 
     Attributes:
-        where: the copy's name in messages.
-        writer: the token of this object as a writer.
+        where: the name of the copy in messages.
+        writer: the random token of this object, which its records and pieces contain.
     """
 
     def __init__(self, bucket: ObjectStoreClient, root: str) -> None:
@@ -332,11 +336,11 @@ class ManifestChain:
         return self._state or self._read()
 
     def cached_state(self) -> CopyState | None:
-        """Returns the cached state of the copy; reads the chain only without a cached one."""
+        """Returns the cached state of the copy; reads the chain only if no state is cached."""
         return self._state or self._cached[1] or self._read()
 
     def reign(self, term: OwnerTerm) -> CopyState:
-        """Returns the state, if a term may extend it.
+        """Returns the state of the copy, if a term may extend the chain.
 
         Raises:
             FencedError: the copy has accepted a later term.
@@ -388,10 +392,11 @@ class ManifestChain:
         data: bytes,
         seq: int | None = None,
     ) -> None:
-        """Appends a record, all or nothing; then deletes the objects that it makes obsolete.
+        """Appends a record atomically, and then deletes the objects that it makes obsolete.
 
         Args:
-            data: the bytes of those pieces of the changes that have no key.
+            data: the bytes of the changed pieces without a key, which the record embeds.
+            seq: the frame up to which the log can be read back; `None` leaves it unchanged.
         """
         before = self.present(term)
         slot = before.slot + 1
@@ -428,7 +433,7 @@ class ManifestChain:
         return state
 
     def refuse_if_extended(self, term: OwnerTerm) -> None:
-        """Raises if another writer has extended the chain."""
+        """Raises FencedError or DurabilityError if another writer has extended the chain."""
         path = self.path(record_key(self.reign(term).slot + 1))
         if self._bucket.holds(path):
             self._state = None
@@ -438,7 +443,7 @@ class ManifestChain:
             )
 
     def clear(self) -> None:
-        """Deletes objects that no record names any more; a failed deletion is retried."""
+        """Deletes objects that no record names any more; the next call retries failed deletions."""
         if self._obsolete:
             self._bucket.delete(map(self.path, sorted(self._obsolete)))
             self._obsolete.clear()
@@ -527,7 +532,7 @@ class ManifestChain:
     # -- writing -----------------------------------------------------------------------------
 
     def _probe_store(self) -> None:
-        """Raises unless the store refuses to create an object twice; some stores do not."""
+        """Raises DurabilityError if the store creates an object twice, as some stores do."""
         once = self.path("once")
         if self._probed or self._bucket.create(once, b"") is None:
             self._probed = True
@@ -539,7 +544,7 @@ class ManifestChain:
             )
 
     def _create(self, record: CopyRecord, data: bytes, before: CopyState) -> CopyRecord | None:
-        """Creates a record; returns the record that has taken its number, if any."""
+        """Creates a record; returns the existing record if the number is taken, else None."""
         path = self.path(record_key(record.slot))
         tag = self._bucket.create(path, data)
         if tag is None:
@@ -557,7 +562,7 @@ class ManifestChain:
         return None
 
     def _refused_error(self, other: CopyRecord, term: OwnerTerm) -> Exception:
-        """Returns the error of a term whose record was refused because of another one."""
+        """Returns the error for a record that was refused because `other` has its number."""
         if protocol.conflicts(other.promise.term, term):
             self._successor = other.promise.term
             return protocol.grant_conflict_error(self.where, self._successor)
@@ -578,7 +583,8 @@ class ManifestChain:
     def _sweep(self, state: CopyState) -> None:
         """Deletes objects that earlier writers and unanswered requests have left.
 
-        A piece of a record that is still being written has that record's number, which is higher.
+        Pieces of a record that is still being written are not deleted, because their number is that
+        of the record, which is higher than the state's.
         """
         self._obsolete = set()
         for each in self._bucket.listed(self._root):
@@ -591,7 +597,7 @@ class ManifestChain:
         self.clear()
 
     def _count_uses(self, before: CopyState, changes: Mapping[str, FileChange | None]) -> None:
-        """Counts the uses of objects after a commit, and notes the obsolete ones."""
+        """Updates the use counts of objects after a commit, and records the obsolete objects."""
         now = self._state
         assert now is not None
         candidates: set[str] = set()
@@ -614,12 +620,11 @@ class ManifestChain:
 
 
 def _new_grant(name: LogName) -> FencingGrant:
-    """Returns the grant of a new copy."""
     return FencingGrant(OwnerTerm(0, ""), secrets.token_hex(8), name)
 
 
 def _empty_state(last: CopyRecord) -> CopyState:
-    """Returns the state after the last record if the records before it are lost: no files."""
+    """Returns a state without files after a last record, because the records before it are lost."""
     promise = last.promise._replace(incarnation=secrets.token_hex(8))
     return CopyState(last.slot, 0, promise, "", (), 0, {})
 
@@ -629,6 +634,6 @@ def _all_changes(files: Mapping[str, FileContent]) -> dict[str, FileChange | Non
 
 
 def _completed(before: CopyState, record: CopyRecord, where: str) -> CopyRecord:
-    """Completes a record: it then also lists the unchanged files."""
+    """Returns a record as a complete one, which also lists the unchanged files."""
     after = state_after(before, record, where)
     return record._replace(changes=_all_changes(after.files), reigns=before.reigns)

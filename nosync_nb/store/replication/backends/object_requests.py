@@ -4,7 +4,7 @@ Only this module uses the client, `obstore`, which is imported when a URL requir
 and endpoints come from the environment that the client reads; a URL contains none.
 
 IMPORTANT: the text of a client's error may contain a signed URL. It is never shown: messages have
-the status, the store's error code, and our own words.
+the status and the store's error code, in words of this module.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class ObjectName(NamedTuple):
 class ObjectStoreClient:
     """A folder of an object store. Any thread may call.
 
-    Each call raises DurabilityError if the store cannot be reached or refuses. None waits for
-    longer than some seconds.
+    Each call raises DurabilityError if the store cannot be reached or refuses the request. No
+    request waits longer than several seconds, plus the time to transfer its bytes.
 
     Args:
         kind: `s3`, `gs` or `az`.
-        name: of the bucket or container.
-        prefix: of all keys, without slashes at its ends; empty: none.
-        client: makes the requests; None: a client configured by the environment.
+        name: the name of the bucket or container.
+        prefix: the prefix of all keys, without slashes at its ends; empty if there is none.
+        client: sends the requests; `None` means a client that the environment configures.
 
     Attributes:
-        where: its name in messages.
-        requests: requests made; a bulk deletion counts as one.
-        bytes_sent, bytes_read: bytes of objects.
+        where: the URL of the folder, for messages.
+        requests: the number of requests; a bulk deletion counts as one.
+        bytes_sent, bytes_read: the number of bytes of objects that were sent and read.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ObjectStoreClient:
         self._kind, self._name, self._prefix = kind, name, prefix
         self.where = f"{kind}://{name}/{prefix}".rstrip("/")
         self.requests = self.bytes_sent = self.bytes_read = 0
-        self._clients: dict[bool, ObjectStore] = {}  # True: for large requests
+        self._clients: dict[bool, ObjectStore] = {}  # the key True is for large requests
         if client is not None:
             self._clients = {False: client, True: client}
         self._count_lock = threading.Lock()
@@ -91,8 +91,8 @@ class ObjectStoreClient:
     def create(self, key: str, data: bytes) -> str | None:
         """Creates an object unless its name is taken; returns its tag, or None if it is taken.
 
-        A retried request may be refused because its first attempt succeeded, so the caller must
-        check.
+        None may also mean that the first attempt of a retried request succeeded. So the caller must
+        compare the existing object.
         """
         self.check()
         from obstore.exceptions import AlreadyExistsError
@@ -116,11 +116,11 @@ class ObjectStoreClient:
         return result["e_tag"] or ""
 
     def get(self, key: str, *, most: int) -> bytes | None:
-        """Returns an object; None if it does not exist, empty if it is larger than `most`."""
+        """Returns an object; None if it does not exist, empty if it has more than `most` bytes."""
         return self.get_all([key], most=most)[0]
 
     def get_all(self, keys: Sequence[str], *, most: int) -> list[bytes | None]:
-        """Returns several objects, requested in parallel."""
+        """Returns several objects, requested in parallel; see `get`."""
 
         def asked(client: ObjectStore, key: str) -> bytes:
             got = client.get(key)
@@ -137,7 +137,7 @@ class ObjectStoreClient:
         return _in_parallel(get, keys)
 
     def read(self, key: str, start: int, size: int) -> bytes:
-        """Returns bytes of an object that has them."""
+        """Returns `size` bytes of an object; raises DurabilityError if it does not have them."""
 
         def asked(client: ObjectStore) -> bytes:
             return _limited_body(client.get(key, options={"range": (start, start + size)}), size)
@@ -152,7 +152,7 @@ class ObjectStoreClient:
         return data
 
     def read_all(self, ranges: Iterable[tuple[str, int, int]]) -> list[bytes]:
-        """Returns bytes of several objects, requested in parallel."""
+        """Returns ranges of several objects, requested in parallel; a range as for `read`."""
         return _in_parallel(lambda each: self.read(*each), list(ranges))
 
     def holds(self, key: str) -> bool:
@@ -178,12 +178,14 @@ class ObjectStoreClient:
         return sorted(objects)
 
     def folders(self) -> list[str]:
-        """Returns the first path steps of all keys below the prefix.
+        """Returns the names of the folders directly below the prefix.
 
-        Cost: one request for each step, or for each page of objects; memory for one page.
+        Cost: one request for each folder, and for each page of other objects.
+
+        Memory: one page.
 
         Raises:
-            DurabilityError: it takes more requests than for any bucket of copies.
+            DurabilityError: the listing takes more than `_FOLDERS_MAX` requests.
         """
         names: set[str] = set()
         after: str | None = None
@@ -206,7 +208,7 @@ class ObjectStoreClient:
             batch, remaining = remaining[:_DELETED_AT_ONCE], remaining[_DELETED_AT_ONCE:]
             try:
                 self._delete(batch)
-            except FileNotFoundError:  # some stores fail the whole bulk, and do not say which key
+            except FileNotFoundError:  # some stores fail the bulk without naming the missing key
                 for key in batch:
                     with suppress(FileNotFoundError):
                         self._delete([key])
@@ -222,7 +224,7 @@ class ObjectStoreClient:
             self._clients = {large: self._connect(large=large) for large in (False, True)}
 
     def _ask(self, request: Callable[[ObjectStore], Result], *, large: bool = False) -> Result:
-        """Makes a request; a missing or an existing object raises the client's own error.
+        """Sends a request; a missing or an existing object raises the client's own error.
 
         Args:
             large: True if the request sends many bytes, which delays its answer.
@@ -311,7 +313,7 @@ class ObjectStoreClient:
 
 
 def _limited_body(got: GetResult, most: int) -> bytes:
-    """Returns the bytes of a response; none if there are more than were requested."""
+    """Returns the bytes of a response; empty if there are more than `most`."""
     data = bytearray()
     for piece in got.stream(_CHUNK_BYTES):
         data += piece
@@ -327,7 +329,7 @@ def _list_page(client: ObjectStore, after: str | None) -> list[str]:
 
 
 def _list_all(client: ObjectStore, prefix: str) -> list[ObjectName]:
-    """Returns the objects that a store lists, cut off at a maximum."""
+    """Returns the objects below a prefix; stops once there are more than `_LISTED_MAX`."""
     objects: list[ObjectName] = []
     for page in client.list(prefix):
         objects += (ObjectName(each["path"], each["e_tag"] or "") for each in page)
@@ -340,7 +342,7 @@ Given = TypeVar("Given")
 
 
 def _in_parallel(call: Callable[[Given], Result], values: Sequence[Given]) -> list[Result]:
-    """Returns the results of calls, in order; a few run in parallel."""
+    """Returns the results of calls, in order; at most `_PARALLEL_MAX` run in parallel."""
     if len(values) < 2:
         return [call(each) for each in values]
     with ThreadPoolExecutor(min(_PARALLEL_MAX, len(values)), "nosync objects") as pool:

@@ -3,15 +3,17 @@
     bucket/prefix/LOG-ID/
       once                              created twice, to check that the store refuses the second
       state/NUMBER                      the records of the manifest chain; see `object_manifest`
-      data/NUMBER-WRITER-DIGEST         bytes of a file, too many for a record
+      data/NUMBER-WRITER-DIGEST         bytes of a file that are too many for a record
 
 A file is a sequence of pieces. Bytes appended to a segment are buffered until `sync`, which writes
-one record of them, in one request. Pieces of one size are merged into larger ones now and then. So
-a segment of n appends has some 15 log n pieces, and a byte is sent again once for each merge.
+one record of them, in one request. From time to time, small pieces are merged into larger ones
+(`pieces_to_merge`). So a segment of n appends has about 15 log16(n) pieces, and a byte is sent
+again for each merge.
 
-`digest` returns the digest computed when the bytes were sent, because an object never changes and
-the store has checksums of its own. It also checks that the objects exist. They are read back only
-if another process has extended a segment, whose digest this process then cannot continue.
+`digest` returns the digest that was computed when the bytes were sent, because an object never
+changes and the store has checksums of its own. It also checks that the objects exist. They are read
+back only if another process has extended a segment, because this process cannot continue the digest
+then.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from nosync_nb.store.replication.protocol import FencingGrant, LogName, OwnerTer
 from nosync_nb.store.replication.remote_call import Beat
 
 EMBEDDED_BYTES = 1 << 16
-"""The most bytes of each file that are embedded in a record."""
+"""The maximum number of bytes of each file that a record embeds."""
 
 _PART_BYTES = 2 << 20
 _CACHED_MAX = 2 * object_manifest.FAN
@@ -78,7 +80,7 @@ class _Growth:
         self.rest = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Adds bytes."""
+        """Adds bytes to the buffer, the size and the digest."""
         self.rest += data
         self.size += len(data)
         if self.digest is not None:
@@ -90,7 +92,7 @@ class ObjectReplica:
 
     Args:
         bucket: the folder for the copies of several logs.
-        log_id: id of this log.
+        log_id: the id of this log.
     """
 
     def __init__(self, bucket: ObjectStoreClient, log_id: bytes) -> None:
@@ -98,21 +100,21 @@ class ObjectReplica:
         self._chain = ManifestChain(bucket, log_id.hex())
         self._growths: dict[str, _Growth] = {}
         self._new_file: _Growth | None = None
-        self._digests: dict[str, tuple[int, hashlib.blake2b]] = {}  # of segments, with the size
+        self._digests: dict[str, tuple[int, hashlib.blake2b]] = {}  # of segments, with their size
         self._cached_pieces: dict[tuple[str, int], bytes] = {}  # small pieces that will be merged
 
     @property
     def folder(self) -> str | None:
-        """None: the copy is not on this machine."""
+        """Always None, because the copy is not on this machine."""
         return None
 
     def promised(self) -> OwnerTerm | None:
-        """Returns the term that the copy accepts writes from; None if it has no grant."""
+        """Returns the term whose writes the copy accepts; None if it has no grant."""
         state = self._chain.current_state()
         return state.promise.term if state else None
 
     def promise(self, term: OwnerTerm, name: LogName) -> ReplicaHoldings:
-        """Rejects all writes of earlier terms from now on."""
+        """Makes the copy reject all writes of earlier terms; returns the files that it holds."""
         self.close()
         self._chain.accept_term(term, name)
         return self.held()
@@ -126,7 +128,7 @@ class ObjectReplica:
         return ReplicaHoldings(state.promise.incarnation, sizes)
 
     def store(self, term: OwnerTerm, name: str, offset: int, data: bytes, *, last: bool) -> None:
-        """Writes the next piece of a new file; the last piece makes the file appear."""
+        """Writes the next piece of a new file, which appears with its last piece."""
         file_layout.file_path("", name)
         self._chain.reign(term)
         if offset == 0:
@@ -149,7 +151,7 @@ class ObjectReplica:
             self._new_file = None
 
     def append(self, term: OwnerTerm, name: str, offset: int, data: bytes) -> None:
-        """Appends to a segment at its end; the next `sync` makes that durable."""
+        """Appends to a segment at its end; the next `sync` makes the bytes durable."""
         growth = self._growths.get(name)
         if growth is None:
             self._chain.reign(term)
@@ -165,7 +167,10 @@ class ObjectReplica:
         self._add_bytes(term, growth, data)
 
     def sync(self, term: OwnerTerm, seq: int | None) -> None:
-        """Writes a record of the appended bytes; then the term is known to be still accepted."""
+        """Writes a record of the appended bytes, which proves that the term is still accepted.
+
+        If there is nothing to write, the chain is checked instead.
+        """
         state = self._chain.reign(term)
         if self._growths or seq not in (None, state.seq):
             self._commit(term, list(self._growths.values()), keep=True, seq=seq)
@@ -176,12 +181,12 @@ class ObjectReplica:
             self._chain.clear()
 
     def acknowledged(self) -> int:
-        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
+        """Returns the number of the last acknowledged frame; 0 if no frame was acknowledged."""
         state = self._chain.current_state()
         return state.seq if state else 0
 
     def digest(self, name: str, size: int) -> bytes:
-        """Returns the digest of the first bytes of a file; empty if one of its objects is lost."""
+        """Returns the digest of the first `size` bytes of a file; empty if an object is lost."""
         file_layout.file_path("", name)
         content = self._content(name)
         if content.digest and size >= content.size:
@@ -200,7 +205,7 @@ class ObjectReplica:
         return hasher.digest()
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Returns bytes of a file; fewer than `size` only at its end."""
+        """Returns `size` bytes of a file from an offset; fewer only at the end of the file."""
         file_layout.file_path("", name)
         before = self._chain.cached_state()
         try:
@@ -208,7 +213,7 @@ class ObjectReplica:
         except DurabilityError:
             if self._chain.current_state() is before:
                 raise
-            return self._read_range(name, offset, size)  # its writer had merged pieces meanwhile
+            return self._read_range(name, offset, size)  # because pieces were merged meanwhile
 
     def _read_range(self, name: str, offset: int, size: int) -> bytes:
         grown = self._growths.get(name)
@@ -238,7 +243,7 @@ class ObjectReplica:
             self._chain.refuse_if_extended(term)
 
     def close(self) -> None:
-        """Drops its buffers."""
+        """Discards buffered bytes and cached pieces."""
         self._new_file = None
         self._growths.clear()
         self._digests.clear()
@@ -263,16 +268,17 @@ class ObjectReplica:
         return all(size >= least for size, least in zip(sizes, needed.values(), strict=True))
 
     def _add_bytes(self, term: OwnerTerm, growth: _Growth, data: bytes) -> None:
-        """Adds bytes, and sends full parts."""
+        """Adds bytes to a file, and sends complete parts as objects."""
         growth.add(data)
         while len(growth.rest) >= _PART_BYTES:
             growth.parts.append(self._put_piece(term, bytes(growth.rest[:_PART_BYTES]), 0))
             del growth.rest[:_PART_BYTES]
 
     def _put_piece(self, term: OwnerTerm, data: bytes, rank: int) -> ObjectPiece:
-        """Writes bytes as an object; its name has the number of the next record, which names it.
+        """Writes bytes as an object; its name contains the number of the next record.
 
-        Two files of one record with the same bytes share the object, as long as one of them exists.
+        That record will refer to the object. If two files of the record have the same bytes, they
+        share the object.
         """
         slot = self._chain.reign(term).slot + 1
         content_hash = hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -283,7 +289,11 @@ class ObjectReplica:
     def _commit(
         self, term: OwnerTerm, grown: list[_Growth], *, keep: bool, seq: int | None = None
     ) -> None:
-        """Writes a record of new bytes of files; `keep` appends them, otherwise they replace."""
+        """Writes a record of new bytes of files.
+
+        Args:
+            keep: True if the bytes are appended; False if they replace the files.
+        """
         files = self._chain.reign(term).files
         changes: dict[str, FileChange | None] = {}
         data = b""
@@ -306,7 +316,7 @@ class ObjectReplica:
             self._cache_growth(growth)
 
     def _cache_growth(self, growth: _Growth) -> None:
-        """Caches the digest and the small pieces of a segment, which make the next append cheap."""
+        """Caches the digest and the last small piece of a segment, for the next append."""
         if not file_layout.is_segment(growth.name):
             return
         if growth.digest is not None:

@@ -2,25 +2,25 @@
 
     FetchingFiles   a disk that fetches a missing file when it is opened
     LazyFetcher     the missing files, and a background thread that fetches those not yet read
-    FetchWorker     one replica: a thread, because all calls of a replica come from one thread
-    fetch_file      one file: fetched, verified, renamed
+    FetchWorker     the thread for one replica, because all calls of a replica come from one thread
+    fetch_file      fetches, verifies and renames one file
 
 There is no list of missing files: they are the files that the log names and its folder lacks. So a
 log that was restored, and killed before all files were fetched, is opened like any other.
 
-A reader waits for a file as long as bytes of it arrive. If a replica sends nothing for some
-seconds, or sends a file that is not the written one, the next replica is tried. If none is left,
-the read fails, and the next read starts over. Files that are not read arrive in the background, one
-at a time. After each piece they give way to files that a reader waits for.
+A reader waits for a file as long as bytes of the file arrive. If a replica sends nothing for
+several seconds, or sends a damaged file, the next replica is tried. If none is left, the read
+fails, and the next read starts over. Files that no reader waits for arrive in the background, one
+at a time. After each piece, a file that a reader waits for is fetched first.
 
 A call to a replica may hang as long as its mount does (remote_call.py). So a reader waits for
-progress of the worker's thread, and goes to another replica without it. Whatever the thread does
-afterwards is ignored; at most it leaves a complete file.
+progress of the worker's thread, and without progress continues with another replica. Later results
+of the thread are ignored; at most it leaves a complete file.
 
-A file is written under another name, compared with the size and the digest in the log and with its
-own checksums, synced, and renamed. So its name never leads to any other bytes than were written.
-Replicas come from the log's settings, but names come from the log, so a name is checked before it
-becomes part of a path.
+A file is written under another name and synced. It is compared with the size and the digest in the
+log and with its own checksums, and then renamed. So its name never leads to other bytes than those
+that were written. The log is untrusted, so the name of a file is checked before it becomes part of
+a path.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _GRACE_S = 0.5
 
 
 class FileUnavailableError(CorruptLogError):
-    """A file that a log names is missing, and no answering replica has it intact."""
+    """A file that a log names is missing, and no replica that answers has an intact copy."""
 
     kind = "nowhere"
 
 
 Prove = Callable[[Files, str, FileReference], None]
-"""Raises CorruptLogError unless the file at a path is the referenced one, and intact."""
+"""A check that raises CorruptLogError unless a path leads to the referenced file, intact."""
 
 
 def check_fetched_file(files: Files, path: str, wanted: FileReference) -> None:
@@ -93,8 +93,8 @@ def fetch_file(
             fetch.
 
     Raises:
-        CorruptLogError: the replica does not have the file, or not intact.
-        DurabilityError: the replica cannot be reached, or the file cannot be written here.
+        CorruptLogError: the replica's file is missing, unreadable or damaged.
+        DurabilityError: the file cannot be written to the local disk.
     """
     path = file_layout.file_path(folder, wanted.name)
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
@@ -110,7 +110,7 @@ def fetch_file(
 
 
 def unavailable_error(name: str, why: Iterable[str]) -> FileUnavailableError:
-    """Returns the error of a file that no replica has intact."""
+    """Returns the error for a file of which no replica has an intact copy."""
     return FileUnavailableError(
         f"'{name}' is missing, and no replica has an intact copy:"
         f" {'; '.join(why) or 'the log has no replicas'}",
@@ -124,12 +124,12 @@ class FetchWorker:
     Owns, under the condition of its progress, the queued calls.
 
     Args:
-        policy: of each call, with the event that ends the worker.
+        policy: the policy of each call; its event `cancelled` ends the worker.
 
     Attributes:
-        url: the replica's.
-        trouble: number of failures and stalls; replicas with fewer are asked first.
-        bytes_read, files_read: what it has sent.
+        url: the URL of the replica.
+        trouble: the number of failures and stalls; replicas with fewer are asked first.
+        bytes_read, files_read: the number of bytes and files that the replica has sent.
     """
 
     def __init__(
@@ -149,8 +149,11 @@ class FetchWorker:
     def bring(self, wanted: FileReference, *, urgent: bool) -> None:
         """Fetches a file; waits as long as bytes arrive.
 
+        Args:
+            urgent: True if a reader waits for the file, which is then fetched before others.
+
         Raises:
-            DurabilityError: nothing arrived for too long; or as `fetch_file`.
+            DurabilityError: no bytes arrived for too long; or see `fetch_file`.
             CorruptLogError: see `fetch_file`.
         """
 
@@ -161,14 +164,14 @@ class FetchWorker:
         self._ask(fetch, self._policy, urgent=urgent)
 
     def holdings(self) -> Mapping[str, int]:
-        """Returns the files that the replica holds; raises as `bring`."""
+        """Returns the sizes of the files that the replica holds; raises the errors of `bring`."""
         policy = self._policy._replace(silent_s=remote_call.LISTING.silent_s)
         return self._ask(lambda replica, _: replica.held().files, policy, urgent=True)
 
     def _ask(
         self, work: Callable[[Replica, Beat], Answer], policy: CallPolicy, *, urgent: bool
     ) -> Answer:
-        """Queues a call and waits for it; the first one starts the thread."""
+        """Queues a call and waits for its result; the first call starts the thread."""
 
         def call(beat: Beat) -> Answer:
             def after_piece(size: int) -> None:
@@ -195,12 +198,12 @@ class FetchWorker:
             raise
 
     def close(self) -> None:
-        """Ends the thread after the piece that it is reading; the policy is cancelled."""
+        """Wakes the thread, which ends because the caller has cancelled the policy."""
         with self._progress.news:
             self._progress.news.notify_all()
 
     def _next(self, *, background: bool = True) -> RemoteCall[Any] | None:
-        """Takes the next call from the queues; None: there is no call to take."""
+        """Takes the next call from the queues, an urgent one first; returns None without one."""
         with self._progress.news:
             queue = self._urgent or (self._background if background else None)
             return queue.popleft() if queue else None
@@ -220,14 +223,14 @@ class FetchWorker:
 
 
 def closed_error() -> DurabilityError:
-    """Returns the error of a fetch in a closed session."""
+    """Returns the error for a fetch in a closed session."""
     return DurabilityError("the session is closed", hint="open it again", errno=errno.ECANCELED)
 
 
 class FetchingFiles(Files):
     """A disk that fetches missing files when they are opened, once a fetcher is set.
 
-    Opening a local file costs nothing more.
+    Opening a file that exists locally has no additional cost.
     """
 
     def __init__(self) -> None:
@@ -247,14 +250,17 @@ class FetchingFiles(Files):
         return super().open(path, write=write)
 
     def identity(self, path: str) -> tuple[int, ...] | None:
-        """Returns the identity of a local file, None for a missing one; see `Files.identity`."""
+        """Returns the identity of a file without fetching it; None if it is missing locally.
+
+        See `Files.identity`.
+        """
         if not self.exists(path):
             return None
         status = self.status(path)
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def unlink(self, path: str) -> None:
-        """Deletes a file, or forgets it if it was not fetched yet."""
+        """Deletes a file; a file that was not fetched yet will not be fetched any more."""
         if self._fetcher is not None:
             self._fetcher.forget([os.path.basename(path)])
         super().unlink(path)
@@ -270,7 +276,7 @@ class FetchingFiles(Files):
 
 
 class MissingSummary(NamedTuple):
-    """The missing files: their number, their known bytes, and the last failure."""
+    """The missing files: their number, their size as far as it is known, and the last failure."""
 
     files: int
     size_bytes: int
@@ -306,10 +312,10 @@ class LazyFetcher:
         self._thread = SingleThread("nosync fetching")
 
     def expect(self, wanted: Iterable[FileReference]) -> frozenset[str]:
-        """Registers missing files; returns those that no replica has.
+        """Registers missing files; returns the names of those that no replica has.
 
-        A replica that does not list its files in time may have any of them. So may a replica
-        without any file of the log: its volume may not be mounted at the moment.
+        A replica that does not list its files in time may have any of them. A replica that lists no
+        file of the log may have them, too, because its volume may be unmounted at the moment.
         """
         references = {each.name: each for each in wanted}
         unavailable = frozenset(references)
@@ -335,12 +341,12 @@ class LazyFetcher:
 
     @property
     def bytes_read(self) -> int:
-        """Number of bytes that replicas have sent."""
+        """The number of bytes that replicas have sent."""
         return sum(worker.bytes_read for worker in self._started_workers())
 
     @property
     def files_read(self) -> int:
-        """Number of files that have arrived complete."""
+        """The number of files that have arrived completely."""
         return sum(worker.files_read for worker in self._started_workers())
 
     def forget(self, names: Iterable[str]) -> None:
@@ -353,11 +359,11 @@ class LazyFetcher:
         """Fetches a file if it is registered as missing; the wait can be interrupted.
 
         Returns:
-            False: it is not registered.
+            False if the file is not registered, and was not fetched meanwhile either.
 
         Raises:
-            FileUnavailableError: no replica has it intact.
-            DurabilityError: no replica answers, or the local disk refuses.
+            FileUnavailableError: no replica has an intact copy.
+            DurabilityError: no replica answers, or the local disk cannot be written.
         """
         return self._fetch(name, urgent=True)
 
@@ -380,7 +386,7 @@ class LazyFetcher:
         return True
 
     def _fetch_from_replicas(self, wanted: FileReference, *, urgent: bool) -> None:
-        """Asks one replica after the other."""
+        """Fetches a file from the first replica that sends an intact copy."""
         why = []
         reached = False
         for worker in self._ranked_workers():
@@ -421,20 +427,20 @@ class LazyFetcher:
     # -- in the background -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts to fetch files in the background."""
+        """Starts to fetch the missing files in the background, if there are any."""
         with self._lock:
             if self._missing and not self._closing.is_set():
                 self._thread.start(self._run_background)
 
     def complete(self) -> None:
-        """Fetches all missing files, for a reader in another process; raises as `fetch`."""
+        """Fetches all missing files, for a reader in another process; see `fetch` for errors."""
         with self._lock:
             names = list(self._missing)
         for name in names:
             self.fetch(name)
 
     def _run_background(self) -> None:
-        """The background thread: fetches file by file, and retries failed ones later."""
+        """Fetches all missing files one by one, and retries failed ones later."""
         self._closing.wait(_GRACE_S)
         backoff = Backoff(*self._policy.retry_s)
         while not self._closing.is_set():
@@ -465,11 +471,11 @@ class LazyFetcher:
         self._thread.join(self._policy.silent_s)
 
 
-def is_complete(files: Files) -> None:
+def fetch_all_files(files: Files) -> None:
     """Fetches all missing files of a log, for a reader in another process.
 
     Raises:
-        DurabilityError, CorruptLogError: some cannot be fetched; see `LazyFetcher.fetch`.
+        DurabilityError, CorruptLogError: a file cannot be fetched; see `LazyFetcher.fetch`.
     """
     if isinstance(files, FetchingFiles):
         files.complete()

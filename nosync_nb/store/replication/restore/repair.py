@@ -37,7 +37,7 @@ _PIECE = 1 << 20
 
 
 class RepairedFile(NamedTuple):
-    """A repaired file: the replica, the damage, and the path of the retained bad file, if any."""
+    """A repaired file: the replica's URL, the damage (`why`), and the retained bad file, if any."""
 
     name: str
     url: str
@@ -52,7 +52,7 @@ class RepairedFile(NamedTuple):
 def damage_reason(
     files: Files, folder: str, item: ImmutableFile, counted: Callable[[int], None]
 ) -> str:
-    """Returns the damage of a file of a log; empty: none."""
+    """Returns the damage of a file of a log; empty if the file is intact."""
     return damage_at(files, file_layout.file_path(folder, item.name), item, counted)
 
 
@@ -73,7 +73,7 @@ def repair_file(
         check: raises if this log has another owner; called right before anything is changed.
 
     Raises:
-        DurabilityError: the local disk refuses.
+        DurabilityError: the local disk cannot be written.
     """
     path = file_layout.file_path(folder, item.name)
     for address in replicas:
@@ -103,7 +103,7 @@ def damage_at(
     item: ImmutableFile,
     counted: Callable[[int], None] = lambda count: None,
 ) -> str:
-    """Returns the damage of a file of a log that is at a path, under any name; empty: none."""
+    """Returns the damage of a log's file that is at any path; empty if the file is intact."""
     try:
         return item.prove(files, path, counted)
     except NosyncError as error:
@@ -113,7 +113,7 @@ def damage_at(
 def _copy_replica_file(
     files: Files, address: ReplicaAddress, log_id: bytes, item: ImmutableFile, path: str, beat: Beat
 ) -> None:
-    """Copies the relevant bytes of a replica's file to a new one, and syncs it."""
+    """Copies the bytes of a replica's file that belong to the log to a new file, and syncs it."""
     with open_copy(address, files, log_id) as replica:
         beat()
         copy_file(files, replica, item.name, item.size, path, beat)
@@ -123,7 +123,10 @@ def _copy_replica_file(
 
 
 def _quarantined(files: Files, folder: str, name: str) -> str | None:
-    """Retains the readable bytes of a bad file; returns their path, None if not retained."""
+    """Copies the readable bytes of a bad file to the quarantine; returns their path.
+
+    Returns None if the file is missing, is too large, or cannot be copied.
+    """
     source = file_layout.file_path(folder, name)
     where = os.path.join(folder, QUARANTINE)
     try:
@@ -144,7 +147,7 @@ def _quarantined(files: Files, folder: str, name: str) -> str | None:
 
 
 def _readable_bytes(file: File) -> Iterable[bytes]:
-    """Yields the bytes of a file; zeros for unreadable ones."""
+    """Yields the bytes of a file, with zeros in place of unreadable pieces."""
     size = file.size()
     for at in range(0, size, _PIECE):
         try:
@@ -154,7 +157,7 @@ def _readable_bytes(file: File) -> Iterable[bytes]:
 
 
 def _make_room(files: Files, where: str, size: int) -> None:
-    """Deletes the oldest files of a quarantine until another one fits."""
+    """Deletes the oldest files of a quarantine until `size` more bytes fit."""
     ages = []
     for name in files.names(where):
         status = files.status(os.path.join(where, name))

@@ -2,19 +2,19 @@
 
 `restore_log` restores a lost log:
 
-    promise: replicas reject earlier owners, at enough replicas that one has every safe frame
-    choose: of those the readable copy that goes furthest; files of rows may be at any replica
-    copy: its frames, into a folder beside the log's, which takes its place by one rename
+    promise: replicas are made to reject earlier owners: enough that one has every safe frame
+    choose: the readable copy that goes furthest is chosen; its rows may be at any replica
+    copy: its frames are copied into a folder beside the log's, which then gets the log's name
 
 Files of rows stay at the replicas. The log names them, and they are fetched when they are read
-(lazy_fetch.py). Hence a restore costs the same for any size of state. A log that is opened, killed
-and opened again continues to fetch the missing files.
+(lazy_fetch.py). Hence the cost of a restore does not depend on the size of the state. A log that
+is opened, killed and opened again continues to fetch the missing files.
 
 Failure: a replica was absent when a log was restored, and holds frames that were never reported as
 safe; the log continued without them. It returns, and its copy is the longest. Hence the copy that
 goes furthest is the longest of those that the latest owner shipped to. A copy that has the same
-frames and more is better, whoever shipped it: it contains every frame that was safe under that
-owner. So a damaged copy of that owner, which seems shorter than it was, hides nothing
+frames and more is better, no matter which owner shipped it: it contains every frame that was safe
+under that owner. So a damaged copy of that owner, which seems shorter than it was, hides nothing
 (consistency.py).
 
 Failure: replicas were emptied, and the one that has the log does not answer. A new log would take
@@ -36,8 +36,9 @@ is waited for longer than `remote_call.CATCH_UP` allows. The log is then opened 
 ones, as when no replica can be reached. If such a replica has more frames, the takeover vote finds
 them later, and the log does not continue (takeover.py).
 
-A copy is asked for acknowledged frames in segments of that owner, identified by its word, that lead
-back to the end of the log here. Files of rows are fetched when they are read (lazy_fetch.py).
+From a copy, only acknowledged frames in segments of that owner are taken; the word in a segment's
+header identifies the owner. The segments must lead back to the end of the local log. Files of rows
+are fetched when they are read (lazy_fetch.py).
 
 Failure: a copy has a checkpoint, and has deleted the files that it made obsolete: segments, and
 files that only earlier frames name. Such a frame would be taken without its rows. Hence the result
@@ -95,11 +96,12 @@ class RestoreResult(NamedTuple):
     """The source of a restored log, and its last frame.
 
     Attributes:
-        url: of the replica; empty: a new log may begin, because no answering replica has one of
-            this path.
-        rows: the files that the log names; none of them has been fetched.
-        doubts: why copies were not used that may have gone further, or were not examined.
-        uncertain: True if safe frames may be at the unreadable replicas alone.
+        url: the URL of the replica; empty if a new log may begin, because no replica that answers
+            has a log of this path.
+        seq: the number of the last frame.
+        rows: the files of rows that the log names; none of them has been fetched.
+        doubts: the reasons why some copies, which may have gone further, were not examined or used.
+        uncertain: True if there may be safe frames that only the unreadable replicas have.
     """
 
     url: str
@@ -116,19 +118,19 @@ class QuorumUnavailableError(DurabilityError):
 
 
 Answers = list[tuple[ReplicaAddress, dict[bytes, LogName]]]
-"""The replicas that answer, each with the names of the logs that it holds, by log id."""
+"""The replicas that answer, each with the `LogName` of every log that it holds, by log id."""
 
 
 class BoundedReplica:
     """A copy for reading; a call that hangs raises RemoteTimeoutError. See `ReadableCopy`.
 
-    A log is opened in the thread of the user. A call that hangs there is abandoned after some
-    seconds, and the replica counts as one that does not answer. It is not called again, because the
+    A log is opened in the user's thread. So a call that hangs is abandoned after several seconds,
+    and the replica counts as one that does not answer. It is not called again, because the
     abandoned thread still uses it.
 
     Attributes:
         url: the URL of the replica.
-        inner: the wrapped replica, for calls that run in another thread already.
+        inner: the wrapped replica, for calls that already run in another thread.
     """
 
     def __init__(self, url: str, inner: Replica) -> None:
@@ -137,11 +139,11 @@ class BoundedReplica:
 
     @property
     def folder(self) -> str | None:
-        """The local folder of its files, if any."""
+        """The local folder with the replica's files; None for a remote copy."""
         return self.inner.folder
 
     def promised(self) -> OwnerTerm | None:
-        """Returns the term that the copy accepts writes from."""
+        """Returns the term whose writes the copy accepts; None if it has no grant."""
         return self._call(lambda _: self.inner.promised())
 
     def held(self) -> ReplicaHoldings:
@@ -149,15 +151,15 @@ class BoundedReplica:
         return self._call(lambda _: self.inner.held())
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Returns bytes of a file; fewer than `size` only at its end."""
+        """Returns `size` bytes of a file from an offset; fewer only at the end of the file."""
         return self._call(lambda _: self.inner.read(name, offset, size))
 
     def acknowledged(self) -> int:
-        """Returns the last acknowledged frame; 0: nothing was acknowledged."""
+        """Returns the number of the last acknowledged frame; 0 if no frame was acknowledged."""
         return self._call(lambda _: self.inner.acknowledged())
 
     def examined(self, files: Files, others: Sequence[Mapping[str, int]]) -> ReadableExtent:
-        """Returns how much of it can be read back; see `consistency.examine_copy`."""
+        """Returns the part of the copy that can be read back; see `consistency.examine_copy`."""
         if self.folder is None:
             return examine_copy(files, self.url, self, others)
 
@@ -167,7 +169,7 @@ class BoundedReplica:
         return self._call(look)._replace(replica=self)
 
     def leave(self, why: NosyncError) -> None:
-        """Makes every later call raise this error."""
+        """Records an error of the replica, which every later call raises."""
         self._error = why
 
     def close(self) -> None:
@@ -190,16 +192,18 @@ def restore_log(
 ) -> RestoreResult | None:
     """Restores a log whose folder is missing or empty.
 
-    Returns None if the folder has content, or if no replica has the log.
+    Returns None if the folder has content, if the settings have no replicas, or if all replicas
+    answer and none has the log.
 
-    The restored log is the one that was at this path and was signed with this user's key; or the
-    one whose id follows a replica's URL.
+    If a log's id follows a replica's URL, that log is restored. Otherwise it is the log that was at
+    this path and was signed with this user's key.
 
     If this user's registry lists replicas of the path, no new log begins there before all of them
     have answered.
 
     Args:
-        gap: restores what is readable, even if too few replicas can be read to be sure.
+        gap: True restores the readable part, even if too few replicas can be read to be sure that
+            no safe frame is missed.
 
     Raises:
         QuorumUnavailableError: too few replicas can be read.
@@ -268,7 +272,7 @@ def _prepare(
     the log is not made before another replica has answered that it has the log.
 
     Args:
-        but: URLs of replicas that held copies of the log.
+        but: the URLs of replicas that held copies of the log; they are omitted.
     """
     with suppress(DurabilityError):  # the next call reports why the site fails
         prepare_copy([each for each in replicas if each.url not in but], files)
@@ -277,15 +281,18 @@ def _prepare(
 def _without_copy(
     path: str, settings: ReplicaConfig, former: AbstractSet[str], silent: Sequence[str]
 ) -> RestoreResult | None:
-    """Lets a new log begin, because no answering replica has a copy; returns None if all answer.
+    """Lets a new log begin, because no replica that answers has a copy.
 
     Args:
-        former: URLs of replicas that a log at this path had.
-        silent: why replicas do not answer.
+        former: the URLs of the replicas that a log at this path had.
+        silent: the reasons why other replicas do not answer.
+
+    Returns:
+        an empty result with these reasons; None if all replicas answer.
 
     Raises:
-        QuorumUnavailableError: a replica does not answer, and there was a log, or too few can be
-            read.
+        QuorumUnavailableError: a replica does not answer, and there was a log at the path or one is
+            requested by its id; or too few replicas can be read.
     """
     if silent and (former or any(each.log_id for each in settings.replicas)):
         raise _missing_error(path, settings, silent)
@@ -315,7 +322,10 @@ def _unreadable_error(path: str, silent: Sequence[str]) -> CorruptLogError:
 
 
 def _furthest_copy(copies: list[ReadableExtent], silent: list[str]) -> ReadableExtent:
-    """Returns the copy with every safe frame, if one has it; removes copies that fail."""
+    """Returns the copy that goes furthest, and thus has every safe frame if any copy does.
+
+    Copies that cannot be read any more are moved from `copies` to `silent`, with the reason.
+    """
     best, *rest = sorted(copies, key=lambda copy: (copy.generation, copy.end.seq), reverse=True)
     for each in rest:
         try:
@@ -327,7 +337,6 @@ def _furthest_copy(copies: list[ReadableExtent], silent: list[str]) -> ReadableE
 
 
 def _result(best: ReadableExtent, settings: ReplicaConfig, silent: Sequence[str]) -> RestoreResult:
-    """Returns the result for the restored copy."""
     count = len(settings.replicas)
     uncertain = count - len(silent) < read_quorum(count, settings.quorum)
     return RestoreResult(
@@ -342,7 +351,7 @@ Held = tuple[BoundedReplica, Mapping[str, int]]
 def _distinct_copies(
     replicas: Sequence[BoundedReplica], promised: OwnerTerm
 ) -> tuple[list[Held], list[str]]:
-    """Returns the replicas that have promised, each copy once; and why others are left out."""
+    """Returns the replicas that accepted the term, each copy once, and why others are omitted."""
     claims = CopyClaims([each.url for each in replicas])
     why, copies = [], []
     for number, replica in enumerate(replicas):
@@ -359,7 +368,7 @@ def _distinct_copies(
 def _examined_copies(
     files: Files, replicas: Sequence[BoundedReplica], promised: OwnerTerm, log_id: bytes
 ) -> tuple[list[ReadableExtent], list[str]]:
-    """Returns the readable copies of a log, and why others cannot be used."""
+    """Returns the readable copies of a log, and why copies are unusable or may lack frames."""
     copies = []
     distinct, why = _distinct_copies(replicas, promised)
     holdings = [sizes for _, sizes in distinct]
@@ -382,7 +391,7 @@ def _reason(url: str, error: NosyncError) -> str:
 
 
 def _ask_logs(files: Files, settings: ReplicaConfig) -> tuple[Answers, list[str]]:
-    """Asks the replicas which logs they hold; returns also why some do not answer."""
+    """Asks the replicas for their logs; returns the answers, and why some do not answer."""
     answers: Answers = []
     silent = []
     sites = [(address.url, connect_site(address, files).logs) for address in settings.replicas]
@@ -404,11 +413,12 @@ def _strictest_settings(settings: ReplicaConfig, names: Iterable[LogName]) -> Re
 def _settings_after(
     settings: ReplicaConfig, names: Iterable[LogName], strict: int, best: ReadableExtent
 ) -> ReplicaConfig:
-    """Returns the settings as a change of those under which the copies were made.
+    """Returns the settings as a change of those that the copies have recorded.
 
-    Replicas record the stricter of both read quorums until they have the restored frames.
+    Until the replicas have the restored frames, they record the stricter of both read quorums.
 
     Args:
+        names: the settings that the copies have recorded.
         strict: the quorum that requires the most readable replicas.
         best: the restored copy.
     """
@@ -420,11 +430,10 @@ def _settings_after(
 def _requested_log(
     name: LogName, answers: Answers, settings: ReplicaConfig, silent: Sequence[str]
 ) -> bytes | None:
-    """Returns the id of the requested log; None if the answering replicas do not have it.
+    """Returns the id of the requested log; None if no replica that answers has it.
 
     Raises:
-        SchemaError: it is ambiguous; a requested id that no replica has is an error only if all
-            have answered.
+        SchemaError: the log is ambiguous; or all replicas answer, and none has the requested id.
     """
     known_logs = {log_id: known for _, logs in answers for log_id, known in logs.items()}
     requested = {each.log_id for each in settings.replicas if each.log_id is not None}
@@ -458,7 +467,7 @@ def _requested_log(
 
 
 def _check_quorum(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> None:
-    """Raises QuorumUnavailableError if safe frames may be at the silent replicas alone."""
+    """Raises QuorumUnavailableError if there may be safe frames that only silent replicas have."""
     count = len(settings.replicas)
     needed, answered = read_quorum(count, settings.quorum), count - len(silent)
     if answered < needed:
@@ -474,9 +483,11 @@ def _check_quorum(path: str, settings: ReplicaConfig, silent: Sequence[str]) -> 
 def _promise_all(
     replicas: Sequence[BoundedReplica], name: LogName
 ) -> tuple[OwnerTerm, list[BoundedReplica], list[str]]:
-    """Makes replicas accept a new term; returns the term, those that have, and why others have not.
+    """Makes the replicas accept a new term.
 
-    Only copies of those that have may be read then.
+    Returns:
+        the term; the replicas that accepted it, which alone may be read then; and the reasons why
+        others did not accept it.
     """
     why, promised = [], []
     accepted = call_all(
@@ -505,7 +516,8 @@ def _write_log(
     """Writes a copy's frames into a folder beside the log's, and renames it to the log's.
 
     Raises:
-        CorruptLogError: they have changed since they were examined.
+        CorruptLogError: the frames have changed since they were examined.
+        FencedError: another process has written to the log's folder meanwhile.
     """
     files.make_folder(os.path.dirname(path))
     beside = f"{os.path.basename(path)}.{os.getpid()}.restoring"
@@ -522,7 +534,7 @@ def _write_log(
         if again.end != best.end or again.rows.keys() != best.rows.keys():
             raise CorruptLogError(f"the copy at '{best.url}' changed while it was read")
         fencing.create_control_block(files, beside, promised)
-        # The opening fetches files of rows from these. Last, because it syncs the folder.
+        # Written last, because this also syncs the folder.
         write_config(files, beside, log_id, settings)
         if files.exists(path):
             for name in files.names(path):
@@ -538,13 +550,16 @@ def _write_log(
 
 
 CATCH_UP_BYTES_MAX = 64 << 20
-"""The most bytes that are taken; a checkpoint is due after much fewer."""
+"""The maximum number of bytes that are taken; a checkpoint is due after far fewer bytes."""
 
 
 def replicas_to_ask(files: Files, path: str, named: ReplicaConfig | None = None) -> Ask:
-    """Returns the function that asks the given replicas, or those that are stored with a log.
+    """Returns the function that asks replicas for frames that the log's disk has lost.
 
-    A folder that was restored from a copy has no valid settings: they are signed for the original.
+    Args:
+        named: the replicas to ask; `None` means those that are stored with the log. A folder that
+            was restored from a copy has no valid settings, because they are signed for the
+            original.
     """
 
     def ask(head: Segment, end: Mark) -> CaughtUpFrames | None:
@@ -560,10 +575,11 @@ def replicas_to_ask(files: Files, path: str, named: ReplicaConfig | None = None)
 def furthest_replica(
     files: Files, replicas: Sequence[ReplicaAddress], head: Segment, end: Mark
 ) -> CaughtUpFrames | None:
-    """Returns the frames of the replica that goes furthest; None if none goes beyond a mark.
+    """Returns the lost frames of the replica that goes furthest; None if no replica has more.
 
     Args:
-        head: of the newest local segment.
+        head: the newest local segment.
+        end: the mark after the last local frame.
     """
     calls = [(each.url, _FramesAfter(files, each, head, end)) for each in replicas]
     answers = zip(replicas, call_all(calls, remote_call.CATCH_UP), strict=True)
@@ -575,7 +591,7 @@ def furthest_replica(
 
 
 def _has_files(frame: Frame, sizes: Mapping[str, int]) -> bool:
-    """Returns True if a copy has the files that a frame names."""
+    """Returns True if a copy has all files that a frame names."""
     with guarded_decoding(f"frame {frame.position.seq}"):
         wanted = file_references.files_of_frame(frame.payload).files.values()
     return all(each.held_in(sizes) for each in wanted)
@@ -594,7 +610,7 @@ def _notice(url: str, taken: list[Frame]) -> str:
 
 
 class _FramesAfter:
-    """Reads the frames of one replica after a mark, of the owner of a segment."""
+    """Reads from one replica the frames after a mark that the local segment's owner wrote."""
 
     def __init__(self, files: Files, address: ReplicaAddress, head: Segment, end: Mark) -> None:
         self._files, self._address = files, address
@@ -620,7 +636,10 @@ class _FramesAfter:
         return stream[: last.offset - self._end.offset]
 
     def _segment_bytes(self, replica: Replica, sizes: Mapping[str, int], beat: Beat) -> bytes:
-        """Returns the bytes after the mark; empty if they are missing, or of several owners."""
+        """Returns the bytes after the mark.
+
+        Returns no bytes if they are incomplete or too many, or if another owner wrote some of them.
+        """
         parts: list[bytes] = []
         newest = segments.segment_names([*filter(file_layout.is_segment, sizes)])[-1:]
         which, stop, size = newest[0] if newest else None, None, 0
@@ -651,6 +670,6 @@ class _FramesAfter:
         return b""
 
     def _same_owner(self, segment: Segment) -> bool:
-        """Returns True if a segment is of the owner that wrote last here."""
+        """Returns True if the owner of the newest local segment also wrote the given one."""
         one, two = segment, self._head
         return (one.log_id, one.generation, one.word) == (two.log_id, two.generation, two.word)
