@@ -173,7 +173,7 @@ class Notebook:
         return session
 
     def _open_folder(self, place: LogPlace, where: Path, options: Mapping[str, Any]) -> Session:
-        """Opens the folder `where`: the log of a place, one of its branches, or its main log."""
+        """Opens the log in the folder `where`: that of `place`, its main log, or a branch."""
         __tracebackhide__ = True
         import nosync_nb
 

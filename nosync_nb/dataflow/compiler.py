@@ -196,7 +196,7 @@ class GraphBuilder:
         self._changed[node.id] = None
 
     def part(self, fingerprint: str, stage: str) -> Node | None:
-        """Returns the unnamed node with a fingerprint for its use in a stage, or None."""
+        """Returns the unnamed node with a fingerprint, which a stage will use; None without one."""
         number = self.wiring.parts.get(fingerprint)
         if number is None:
             return None
@@ -543,12 +543,12 @@ class Compiler:
         return node.stopped is not None and node.stopped < self.now
 
     def _is_unchanged(self, stage: Stage, tree: Definition) -> bool:
-        """Returns True if a stopped stage has the rows that its definition still computes.
+        """Returns True if the rows of a stopped stage still match its definition.
 
-        Its inputs must have the same columns and fingerprints as at its definition. Otherwise it
-        would be another node without rows, and the node with the rows would be dropped. A halted
-        stage remains halted, because its operator state is lost. After an opening, halted stages
-        are not known yet, and nodes have no stage.
+        Its inputs must have the same columns and fingerprints as when it was defined. Otherwise the
+        compiler would create a new node without rows and drop the node that has them. A halted
+        stage remains halted, because its operator state is lost. Directly after an opening, halted
+        stages are not known yet, and no node belongs to a stage.
         """
         old = self.building.reusable.get(
             (stage.current_fingerprint(self.building.wiring.prints), stage.name)

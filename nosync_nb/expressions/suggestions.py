@@ -119,7 +119,7 @@ def _is_call(tree: exp.Expression, name: str) -> bool:
 
 
 def _part(sql: str, is_local: Callable[[str], bool]) -> str | None:
-    """Returns the largest part that is computed here, other than a column or a constant."""
+    """Returns the largest subexpression that needs no Spark and is no mere column or constant."""
     texts = {
         node.sql("spark")
         for node in parse(sql).tree.walk()

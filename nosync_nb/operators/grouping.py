@@ -135,7 +135,10 @@ def group_few(keys: list[Column], types: Sequence[str], n: int) -> Groups | None
 def _repeated_key_values(
     keys: list[Column], types: Sequence[str], n: int
 ) -> Sequence[object] | None:
-    """Returns the same as `key_values` for more rows; None if the first rows have many keys."""
+    """Returns the result of `key_values` for more than `FEW` rows.
+
+    Returns None if the first of them have many different keys.
+    """
     if n > MANY:
         return None
     first = key_values([rows.slice_(column, 0, FEW) for column in keys], types, FEW)

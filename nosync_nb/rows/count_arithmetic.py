@@ -48,7 +48,7 @@ def add_runs(diff: Counts, starts: Counts) -> Counts:
     n = len(diff)
     if n <= _FEW:
         size = diff.astype(np.float64)
-        most = float(size.dot(size)) * n  # the square of a bound of every sum
+        most = float(size.dot(size)) * n  # Cauchy-Schwarz: no sum squared exceeds it
     else:  # without `dot`, which would start the threads of BLAS
         most = (float(max(int(diff.max()), -int(diff.min()))) * n) ** 2
     if most >= 2.0**125:

@@ -116,7 +116,7 @@ class OverviewMark(NamedTuple):
 
 
 def overview_mark(services: Services) -> OverviewMark:
-    """Returns the current mark.
+    """Returns a token that changes whenever the overview changes.
 
     Cost: a few us, plus a few for each replica.
     """

@@ -100,7 +100,7 @@ def without_pins(catalog: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def removed_limits(catalog: Mapping[str, Any]) -> str | None:
-    """Returns a note about limits of an older release in a catalog; None without such limits."""
+    """Returns a note if a catalog has limits that only older releases supported; else None."""
     recorded = catalog.get(REMOVED)
     if not isinstance(recorded, dict):
         return None

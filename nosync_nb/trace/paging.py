@@ -51,12 +51,12 @@ class FirstRows(NamedTuple):
 
 
 def first_rows(trace: Trace, n: int, ordering: Ordering = ()) -> Updates | None:
-    """Returns the first distinct rows in an order, enough for `n` rows with their duplicates.
+    """Returns the first distinct rows in an order, until their counts add up to `n`.
 
     Returns all rows if there are fewer, and None if the caller must merge the trace.
 
     Args:
-        ordering: the columns that sort before the canonical order.
+        ordering: the columns to sort by; ties are in the canonical order.
 
     Cost: about 2 ns for each row the first time; later only new layers are scanned.
     """

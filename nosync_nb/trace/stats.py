@@ -109,13 +109,14 @@ def _removed_rows(layer: Layer) -> list[tuple[Batch, Index]]:
 
 
 def keep_nonnegative(trace: Trace, stop: int, most: int) -> None:
-    """Records, if it is true, that no row has a negative count after the first `stop` layers.
+    """Records that no row has a negative count in the first `stop` layers, if this is true.
 
-    This is called before these layers are merged. Their cached results would be lost, and the next
-    reader would look up all rows that they remove. Does nothing if no layer has a result.
+    This is called before these layers are merged, because a merge loses the cached results of its
+    layers. Without the record, the next reader would look up all rows that the layers remove. Does
+    nothing if no layer has a cached result.
 
     Args:
-        most: the maximum number of rows of the layers without a result.
+        most: the maximum number of rows of the layers without a cached result.
     """
     layers = trace.layers[:stop]
     new = layers[_verified_layers(layers) :]

@@ -91,9 +91,10 @@ class AnsweringWidget(anywidget.AnyWidget):
             context.copy().run(super().send_state, key)
 
     def answer(self) -> None:
-        """Replies to the message that this thread handles, before any other message is sent.
+        """Sends an empty reply to the message that this thread handles, before any other message.
 
-        The reply is empty. Its context determines the loop that handles the next message.
+        Later messages are sent in the context of this reply, because the context decides which
+        event loop handles the next message.
         """
         with self._context_lock:
             self._context = copy_context()

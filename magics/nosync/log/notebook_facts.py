@@ -50,7 +50,7 @@ class NotebookFile:
 
     Attributes:
         file: the identity of the file; None if it does not exist.
-        cells: the identities of the cells (see `notebook_server_facts`); None if the file is
+        cells: the identities of the cells (see `cell_identity`); None if the file is
             unreadable or has no cell ids.
         sources: the identity of each cell, by its text; None if `cells` is None.
     """
@@ -78,9 +78,7 @@ class NotebookFile:
             if cells and not any(known for _, known in cells):
                 return cls(where, file)
             texts = {
-                notebook_server_facts(known, text): text
-                for text, known in cells
-                if _CELL.fullmatch(known)
+                cell_identity(known, text): text for text, known in cells if _CELL.fullmatch(known)
             }
             texts.pop("", None)
             return cls(where, file, frozenset(texts), {text: i for i, text in texts.items()})
@@ -96,15 +94,16 @@ class NotebookFile:
         if self.file is not None and self.cells is None:
             return ""  # the file has no ids, so the front end generates new ones at each start
         if isinstance(told, str) and _CELL.fullmatch(told):
-            return notebook_server_facts(told, source.strip())
+            return cell_identity(told, source.strip())
         return (self.sources or {}).get(source.strip(), "")
 
 
-def notebook_server_facts(known: str, text: str) -> str:
-    """Returns the identity of a cell among the cells of all notebooks: its id, or a text hash.
+def cell_identity(known: str, text: str) -> str:
+    """Returns an identity of a cell that no cell of another notebook has.
 
-    The hash is used for numbered ids. Tools that keep notebooks under version control number the
-    cells, so every notebook has a cell "0". The identity is empty if such a cell has no text.
+    That is the cell's id; or a hash of its text if the id is only a number. Tools that keep
+    notebooks under version control number the cells, so every notebook has a cell "0". The identity
+    is empty if such a cell has no text.
     """
     if drawn_identity(known) or not _COUNTED.fullmatch(known):
         return known

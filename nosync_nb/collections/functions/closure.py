@@ -65,7 +65,10 @@ def deserialize_function(data: bytes) -> Function:
 
 @functools.cache
 def _pickler_class() -> Any:
-    """Returns a pickler whose classes and cached functions are loaded as new copies."""
+    """Returns a class of picklers.
+
+    A class or cached function that is pickled with it is loaded as a new copy.
+    """
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined, unused-ignore]

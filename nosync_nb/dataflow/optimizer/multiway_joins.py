@@ -112,7 +112,9 @@ def with_multiway_joins(tree: Definition, others: Container[Lookup] = NOBODYS) -
 
 
 def without_multiway_joins(plan: Definition) -> Mapping[int, str]:
-    """Returns the reasons why joins of a plan store the rows of joins below, by `id` of the part.
+    """Returns, for each join that stores the output of the join below it, the reason.
+
+    A join is identified by the `id` of its part.
 
     Cost: that of `with_multiway_joins`.
     """

@@ -147,7 +147,10 @@ class _ColumnPruner:
     def _trim_input(
         self, part: Definition, each: Definition, reads: Places
     ) -> tuple[Definition, tuple[int, ...]]:
-        """Returns an input, without unread columns if its reader would pass them on."""
+        """Returns an input of a part.
+
+        Columns that nobody reads are dropped here if the part would only copy them to its output.
+        """
         narrowed, have = self.made[id(each)]
         carries = (is_linear(part) and part.op != "select") or part.op == "concat"
         if not carries or reads.issuperset(have):

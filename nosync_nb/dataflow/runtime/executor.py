@@ -250,7 +250,7 @@ class _LookupStageRuns:
         *,
         fuse: bool = False,
     ) -> OperatorResult:
-        """Runs a substitute node on executors, and adds its work."""
+        """Runs on executors a node that replaces another one for this epoch; counts its work."""
         operator = node.operator
         assert operator is not None
         inputs = [

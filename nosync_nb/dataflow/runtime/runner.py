@@ -43,14 +43,15 @@ class InputArrangements:
     for each other node.
 
     Args:
-        before: the arrangements of the previous graph; `None` means that no record is taken over.
+        before: the arrangements of the previous graph, whose records are reused for unchanged
+            nodes; `None` means that all are built from scratch.
 
     Attributes:
-        empty: an empty trace for each number of a trace.
+        empty: for the number of each trace, an empty trace.
         looks: for each node, the number of the trace of each input that its operator looks up; None
             for an input without a lookup.
-        nothing: for each node, a None for each input if its operator looks up no trace; otherwise
-            empty.
+        nothing: for a node whose operator looks up no trace, one None for each input; for other
+            nodes, an empty sequence.
         sorted: for each node, the order in which a reader needs its change in every epoch.
     """
 
@@ -354,7 +355,7 @@ class Runner:
         *,
         first: bool,
     ) -> Step:
-        """Returns the step with all arguments of a kernel except the changes; see `_run`."""
+        """Returns the input of a kernel for an epoch, without the changes; see `_run`."""
         empty = self.empty
         old: Sequence[Trace | None]
         now: Sequence[Trace | None]

@@ -444,7 +444,7 @@ def _is_always(tree: Any) -> bool:
 
 
 def _is_asked_first(tree: Any) -> bool:
-    """Returns True if the node of the call evaluates it on every row anyway."""
+    """Returns True if its call evaluates this operand on every row, so that no error is skipped."""
     while tree.parent is not None:
         parent = tree.parent
         passes = isinstance(parent, exp.Paren | exp.Not | exp.Alias)

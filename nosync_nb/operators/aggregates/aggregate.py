@@ -203,7 +203,7 @@ def _sums_of_doubles(
 
 
 def _few_doubles(column: Column, diff: Ints, number: Ints, groups_count: int) -> Slots:
-    """Returns the contributions of a few doubles, processed one by one, by offset of the slot."""
+    """Cuts a few doubles one by one; returns the contributions to each slot."""
     sums_of: dict[int, list[int]] = {}
     values = buffers.values_of(column) if isinstance(column, pa.Array) else column
     each = zip(values.tolist(), diff.tolist(), number.tolist(), strict=True)

@@ -25,7 +25,7 @@ from nosync_nb.operators.aggregates.accumulators import SLOTS
 from nosync_nb.rows.types import FIXED, FLOATS, decimal_parts
 from nosync_nb.trace.batch import Layout
 
-_BLOCK = 100  # a count, and a sum, whose last offset is below 99
+_BLOCK = 100  # slots: one for a count, and 99 for a sum
 
 SPREADS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 _SQUARES = ("count", "doubles", "squares")

@@ -65,7 +65,7 @@ class MisfitError(ValueError):
         self.value: Any = None
 
     def stands_at(self, row: int, value: Any) -> None:
-        """Sets the value and its row."""
+        """Records the value that does not fit, and its row."""
         self.row, self.value = row, value
 
 

@@ -292,9 +292,9 @@ class Publisher:
         self.described = catalog
 
     def numbered(self, graph: Graph) -> Graph:
-        """Returns a graph whose numbers no frame has used.
+        """Returns a graph whose new nodes have numbers that no frame has used.
 
-        A failed definition may have used numbers without a frame.
+        A failed definition may have reserved numbers without writing a frame.
         """
         return graph.numbered(self._numbers_used)
 

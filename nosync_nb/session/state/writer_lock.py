@@ -37,7 +37,7 @@ class RedoRecord(Protocol):
     """A call that may have been interrupted."""
 
     def finish(self) -> None:
-        """Assigns all values of the call, or none; may be repeated."""
+        """Assigns all values of the call if its frame is in the log, otherwise none; idempotent."""
 
 
 class PendingRebuild(Protocol):

@@ -402,7 +402,10 @@ class ChainedQuery:
     def frame(
         self, plan: TaskPlan, pieces: list[tuple[int, RowSlice]], inputs: Sequence[BulkInput]
     ) -> Any:
-        """Returns the query, a frame of reports and errors; None if there is nothing to do."""
+        """Returns the DataFrame of the query; None if there is nothing to do.
+
+        Its rows are the reports and errors of the tasks.
+        """
         frame = self._kernel_frame(plan, pieces, inputs)
         own = range(len(plan.operator.state))
         if frame is not None and (plan.outputs or not all(tasks.keyed_alike(plan, i) for i in own)):

@@ -364,7 +364,10 @@ class StagingArea(NamedTuple):
         return self._open_staged(ref, opens)
 
     def updates(self, ref: PartRef, types: Sequence[str]) -> Updates:
-        """Maps loose updates; see `part_file.open_updates`. Raises the errors of `part`."""
+        """Maps a file of updates that are in no order; see `part_file.open_updates`.
+
+        Raises the errors of `part`.
+        """
         return self._open_staged(ref, lambda folder: part_file.open_updates(folder, ref, types))
 
     def write_parts(self, batches: Sequence[Batch], stem: str) -> list[PartRef]:

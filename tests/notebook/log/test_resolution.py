@@ -13,7 +13,7 @@ import pytest
 
 from nosync.log import notebook_facts
 from nosync.log.location import RECORD
-from nosync.log.notebook_facts import NotebookFile, notebook_server_facts, read_record, write_record
+from nosync.log.notebook_facts import NotebookFile, cell_identity, read_record, write_record
 from nosync.log.resolution import (
     KnownLog,
     LogRecord,
@@ -49,7 +49,7 @@ def log(name: str = "flights", *, lives: str = "", brought: bool = False, **know
 
 def text_ids(letters: str) -> frozenset[str]:
     """Ids that replace those of numbered cells with these texts."""
-    return frozenset(notebook_server_facts("0", each) for each in letters)
+    return frozenset(cell_identity("0", each) for each in letters)
 
 
 SETUP = frozenset({"setup", "load-data"})
@@ -366,7 +366,7 @@ def test_cell_numbered_by_tool_is_identified_by_text(tmp_path: Path, known: str)
     "known", ["1a2b3c4d", "12345678", "abcdef12", "mDgbUHAGgjLW", "load", K1, "x7" * 8]
 )
 def test_cell_is_identified_only_by_unique_id(known: str) -> None:
-    assert notebook_server_facts(known, "x = 1") == known
+    assert cell_identity(known, "x = 1") == known
 
 
 def test_no_tutorial_is_copy_of_another(tmp_path: Path) -> None:

@@ -383,7 +383,7 @@ class FingerprintWriter:
                 self._import(function, level, name, wanted)
 
     def _global(self, function: types.FunctionType, path: tuple[str, ...]) -> None:
-        """Writes the value of a global, or of an attribute if the global is a user's module."""
+        """Writes the value of a global; of a user's module only the attribute that is used."""
         name, *attributes = path
         space = function.__globals__
         if name not in space:

@@ -1,8 +1,8 @@
 """The copy of a log at a replica server (flight_server.py), in another process or machine.
 
 No call waits longer than several seconds, plus the time to transfer its bytes. Any failure of a
-call closes the connection. The next call opens another one, and the copy must be promised again
-before it is written.
+call closes the connection. The next call opens another one, on which the server accepts no write
+until the owner has renewed its fencing record.
 
 Up to `PIECE_BYTES` of appended bytes are buffered and sent with the next `sync`. So a small epoch
 takes one round trip.
