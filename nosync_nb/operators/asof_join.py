@@ -102,7 +102,7 @@ class _NeighbourLookup(NamedTuple):
 
     Attributes:
         held: the rows that were read, consolidated.
-        open: a mask of the times beside which some part has unread rows.
+        open: a mask of the times that still have unread rows beside them in some part.
         horizon: for each such time the order code from which rows may be unread.
     """
 

@@ -6,9 +6,9 @@ truncates the result to 64 bits. Codes never contradict the order; `order_ranks`
 equal codes.
 
 `group_heads` returns the first or the last rows of each group, from a trace ordered inside each
-key. In each part these rows are at the beginning or end of the group. The result is reliable up to
-the first code from which some part has unread rows. A caller that needs more rows looks up again
-with a larger `look`.
+key. In each part these rows are at the beginning or end of the group. The result is complete up to
+the first code of an unread row in any part. A caller that needs more rows looks up again with a
+larger `look`.
 
 Cost: a lookup reads O(layers x look) rows for each group, whatever its size.
 """

@@ -89,8 +89,8 @@ class Sessions(Operator):
         while len(pending):
             keys = [rows.take(delta.columns[i], pending) for i in self.keys]
             some, open_ = self._read_sessions(trace, delta, pending, keys, look, step)
-            # Two lookups may find the same session. The count is a column here, so that duplicates
-            # are equal rows, of which `arrange` leaves one.
+            # Two lookups may find the same session. The count is a column here, so that such rows
+            # are equal, and `arrange` adds them up to one row.
             counted = [*some.columns, some.diff]
             shown.append(Updates(counted, np.ones(len(some.diff), np.int64)))
             pending = pending[open_]

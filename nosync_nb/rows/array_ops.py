@@ -97,8 +97,8 @@ def sorted_by(first: Numbers, second: Numbers) -> Positions:
     room = 64 - bits - last.bit_length()
     if room < _ROOM_MIN:
         return np.lexsort((second, first))
-    # Each sort key consists of the index of the run, the leading bits of `second` for which there
-    # is room, and the position.
+    # Each sort key consists of the index of the run, as many leading bits of `second` as fit, and
+    # the position.
     run <<= np.uint64(room)
     run |= second[index] >> np.uint64(64 - room)
     index = index[_order_of(run, bits)]

@@ -49,7 +49,7 @@ _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def most_objects(type: str) -> int:
-    """Returns the most rows for which columns of a type are stored as Python objects.
+    """Returns the greatest number of rows that a column of Python objects may have, by type.
 
     Numbers without nulls are always stored in numpy arrays.
     """

@@ -143,7 +143,7 @@ def _text_codes(array: pa.Array, skip: int = 0) -> Codes:
 
 
 def exact_codes(column: Column, type_: str) -> Iterator[CodesOf] | None:
-    """Returns functions whose codes together decide the order of values; None if there are none.
+    """Returns functions whose codes together decide the order of values, or None.
 
     Each function decides among rows that are equal by the previous ones. Wide decimals and nested
     values have no such codes.

@@ -73,8 +73,8 @@ def refuse_ambiguous(series: Any) -> None:
         return
     if series.dtype == object or bool(series.isna().any()):
         raise SchemaError(
-            "to_pandas() returned null and NaN (or the least time) as the same value, so they"
-            " cannot be told apart",
+            "to_pandas() returned null and NaN (or the least time) as the same value, so the"
+            " frame does not say which of them a value was",
             hint='use to_pandas(types="arrow"), or call frame.attrs.clear() to load the frame'
             " unchanged",
         )

@@ -174,7 +174,7 @@ class GroupWinners(NamedTuple):
     values: list[Column]
 
     def values_of(self, group: Index) -> list[Column]:
-        """Returns the winners of some groups, all of which must have one."""
+        """Returns the winners of some groups. Each of these groups must have one."""
         place = self.has.cumsum()[group] - 1
         return [rows.take(value, place) for value in self.values]
 

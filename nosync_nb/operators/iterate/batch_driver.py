@@ -547,8 +547,8 @@ class LoopRun:
 def tagged_rows(leave: LoopNode, nodes: Sequence[LoopNode], port: int, updates: Updates) -> Updates:
     """Converts the rows of one of several variables to rows of one collection.
 
-    The result has the number of the variable, then the columns of all variables; those of the other
-    variables are null. With a single variable the rows are unchanged.
+    The result has the number of the variable, then the columns of all variables; the columns of the
+    other variables are null. With a single variable the rows are unchanged.
     """
     if len(leave.ports) == 1:
         return updates

@@ -58,7 +58,7 @@ class LoopCostEstimate:
     Attributes:
         whole: the cost of the last run from scratch in rows; None if it is unknown.
         rounds: the cost of each round of the outermost loop in that run.
-        failed: the number of successive epochs in which following was abandoned.
+        failed: the number of successive epochs that abandoned following the changes.
         patience: the number of epochs of the next rest.
         rests: the number of epochs for which the loop still rests.
         mirror: the key caches of the loop, if any.
