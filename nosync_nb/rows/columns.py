@@ -121,7 +121,7 @@ def _take_coded(column: pa.DictionaryArray, index: np.ndarray[Any, Any]) -> Colu
         return np.empty(0, dtype=object)
     validity, codes = column.buffers()[:2]
     at = index.tolist() if not column.offset else (index + column.offset).tolist()
-    held = memoryview(codes)
+    held = memoryview(codes).cast("B")  # Arrow's bytes have a sign
     values = _texts(column.dictionary, [held[i] for i in at])
     if column.null_count:
         _blank(values, validity, at)

@@ -135,3 +135,21 @@ def test_code_without_text_reads_as_empty() -> None:
     assert rows.take(wrong, np.array([2, 0])).tolist() == ["", "a"]
     assert rows.take(wrong, np.arange(3).repeat(40)).to_pylist()[-1] == ""
     assert rows.to_arrow(wrong, "string").to_pylist() == ["a", "b", ""]
+
+
+@pytest.mark.parametrize("count", [1, 100, 129, 200, 256])
+@pytest.mark.parametrize("missing", [(), (0, 3)])
+def test_few_rows_of_many_texts_are_those_of_arrow(count: int, missing: tuple[int, ...]) -> None:
+    """A code is a byte without a sign: with one, a code above 127 stands for another text."""
+    texts: list[str | None] = [f"text {i:03}" for i in range(count)] * 3
+    for at in missing:
+        texts[at % len(texts)] = None
+    plain = pa.array(texts, pa.string())
+    column = dictionary.dictionary_encoded(plain)
+    assert column is not None
+    for offset in (0, min(5, count)):
+        own, shifted = plain.slice(offset), rows.slice_(column, offset, len(plain))
+        for at in range(0, len(own), 7):
+            index = np.arange(at, min(at + 7, len(own)))
+            taken = rows.to_arrow(rows.take(shifted, index), "string")
+            assert taken.to_pylist() == own.slice(at, len(index)).to_pylist()
