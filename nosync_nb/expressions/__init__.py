@@ -36,6 +36,8 @@ from nosync_nb.expressions.suggestions import spark_suggestions
 from nosync_nb.expressions.syntax.allowlist import disallowed_reason
 from nosync_nb.expressions.syntax.analyzer import conjuncts
 from nosync_nb.expressions.syntax.parser import OrderTerm, parse_list, parse_order
+from nosync_nb.expressions.typing_rules import common_type
+from nosync_nb.expressions.window_calls import WrittenCall, split_window_calls
 
 __all__ = [
     "PAIRS",
@@ -49,6 +51,8 @@ __all__ = [
     "SettingsDependency",
     "SqlSettings",
     "Types",
+    "WrittenCall",
+    "common_type",
     "compile_aggregates",
     "compile_expression",
     "conjuncts",
@@ -66,6 +70,7 @@ __all__ = [
     "refuse_windows",
     "retained_settings",
     "spark_suggestions",
+    "split_window_calls",
     "statement_clock",
     "waits",
     "windowed_times",

@@ -659,3 +659,8 @@ def _depth(words: Sequence[Word], k: int) -> int:
 def _is_constant(inside: Sequence[Word]) -> bool:
     """Returns True for a literal: `count(1)` counts rows."""
     return len(inside) == 1 and inside[0].kind in ("number", "string")
+
+
+def is_aggregate_name(name: str) -> bool:
+    """Returns True if a function of this name, in lower case, aggregates rows."""
+    return name in AGGREGATORS or name in REFUSED or name in WHOLES

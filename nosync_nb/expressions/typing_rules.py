@@ -76,7 +76,11 @@ def joined(left: str, right: str) -> str | None:
 
 
 def _common_decimal(left: str, right: str) -> str | None:
-    """Returns the decimal type that holds both types exactly; None if 38 digits are too few."""
+    """Returns the decimal type to which both types are cast; None for other types.
+
+    If 38 digits are too few for both types, Spark retains the digits before the point, and rounds
+    the others.
+    """
     parts = []
     for type_ in (left, right):
         if is_decimal(type_):
@@ -87,7 +91,8 @@ def _common_decimal(left: str, right: str) -> str | None:
             return None
     scale = max(scale for _, scale in parts)
     digits = max(precision - scale for precision, scale in parts) + scale
-    return f"decimal({digits},{scale})" if digits <= DIGITS_MAX else None
+    lost = max(digits - DIGITS_MAX, 0)
+    return f"decimal({digits - lost},{max(scale - lost, 0)})"
 
 
 def common_number(left: str, right: str) -> str:

@@ -34,6 +34,7 @@ from nosync_nb.operators.linear import (
     Widen,
 )
 from nosync_nb.operators.ordering import OrderCodes, OrderColumn
+from nosync_nb.operators.range_join import RangeJoin, has_exact_codes
 from nosync_nb.operators.reduce import Reduce
 from nosync_nb.operators.session_windows import Sessions
 from nosync_nb.operators.top_k import TopK
@@ -60,6 +61,7 @@ __all__ = [
     "OrderCodes",
     "OrderColumn",
     "Pad",
+    "RangeJoin",
     "Reduce",
     "RowPiece",
     "Select",
@@ -72,5 +74,6 @@ __all__ = [
     "Widen",
     "distinct",
     "except_all",
+    "has_exact_codes",
     "subtract",
 ]

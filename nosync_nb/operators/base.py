@@ -11,6 +11,7 @@ range of the key hash, in this process or on executors. The results are equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from nosync_nb.expressions import Expression
@@ -25,6 +26,24 @@ PLAIN, JOIN, GROUP = "plain", "join", "group"
 
 ROWS, GROUPS = "rows", "groups"
 """The inputs with which an audit calls a user's function again: existing rows, or groups."""
+
+
+class UpdateCost(IntEnum):
+    """The rows to which the work of an operator's update is proportional, the fewest first."""
+
+    ROWS = 1
+    """The changed rows and their matches."""
+    GROUPS = 2
+    """The groups with a changed row, whatever their size."""
+    PARTITIONS = 3
+    """All rows of the groups with a changed row."""
+    EVERYTHING = 4
+    """All rows."""
+
+    @property
+    def phrase(self) -> str:
+        """The rows, for people."""
+        return "everything" if self is UpdateCost.EVERYTHING else f"changed {self.name.lower()}"
 
 
 class LoopPlacement(Protocol):
@@ -199,6 +218,7 @@ class Operator:
         memoises: True if its first own trace stores results of functions that may return another
             result at the next call. Such a trace cannot be recomputed.
         plan: a version number, raised when the meaning of the own traces changes; see `form`.
+        update_cost: the rows to which the work of an update is proportional, for `explain()`.
     """
 
     name = "operator"
@@ -220,6 +240,7 @@ class Operator:
     additive = False
     memoises = False
     plan = 1
+    update_cost = UpdateCost.ROWS
 
     def form(self) -> list[Any]:
         """Returns the form of the operator's state, as data; only state of equal form is reused."""
@@ -258,6 +279,13 @@ class Operator:
             the ports; None if all traces may be read.
         """
         return None
+
+    def state_rows(self, inputs: Sequence[float], output: float) -> Sequence[float]:
+        """Returns the estimated rows of each own trace, given those of the inputs and the output.
+
+        The default is for an operator that stores the rows of its largest input.
+        """
+        return [max(inputs, default=output)] * len(self.state)
 
     def exchange(self) -> Layout | None:
         """Returns the layout by whose key changes are split; None if any split is correct."""

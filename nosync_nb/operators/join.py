@@ -18,7 +18,7 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
-from nosync_nb.operators.base import JOIN, Operator, Step
+from nosync_nb.operators.base import JOIN, Operator, Step, UpdateCost
 from nosync_nb.operators.spec import (
     AdaptedPart,
     DefinitionPart,
@@ -30,26 +30,26 @@ from nosync_nb.operators.spec import (
 from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import CountError, products
 from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Batch, Layout, Updates, concat_updates, row_of
+from nosync_nb.trace.batch import Batch, Diffs, Layout, Updates, concat_updates, row_of
 
 CROSS_ROWS_MAX = 5_000_000
 """The maximum number of rows that a cross join emits for the change of one side in an epoch. These
 are a few hundred megabytes of pairs."""
 
 
-class Join(Operator):
-    """Joins two inputs on key columns that have the same types.
+class PairingJoin(Operator):
+    """The base of joins whose output is the pairs of rows that match.
 
-    Args:
-        left, right: the column types of the inputs.
-        left_key, right_key: the positions of the key columns, in pairs; empty for a cross join.
-        outputs: the output columns as (side, position); side 0 is the left input.
+    Attributes:
+        keys: the positions of the key columns of both sides, in pairs.
+        outputs: the output columns as (side, position).
+        needs: the positions of the output columns of each side.
     """
 
-    name = "join"
     sorts = False
     additive = True
     in_loop = JOIN
+    layouts: tuple[Layout, Layout]
 
     def __init__(
         self,
@@ -60,13 +60,10 @@ class Join(Operator):
         outputs: Sequence[tuple[int, int]],
     ) -> None:
         self.keys = (tuple(left_key), tuple(right_key))
-        self.layouts: tuple[Layout, Layout] = (
-            Layout(tuple(left), tuple(left_key)),
-            Layout(tuple(right), tuple(right_key)),
-        )
         self.outputs = tuple(outputs)
         sides = (left, right)
         self.types = tuple(sides[s][i] for s, i in outputs)
+        self.update_cost = UpdateCost.ROWS if left_key else UpdateCost.EVERYTHING
         self.needs = tuple(tuple(i for s, i in outputs if s == side) for side in (0, 1))
 
     def step(self, step: Step) -> Updates | None:
@@ -79,16 +76,9 @@ class Join(Operator):
             return None
         return concat_updates(parts, self.types)
 
-    def used(self, port: int) -> frozenset[int]:
-        return frozenset({*self.keys[port], *self.needs[port]})
-
-    def with_columns(self, side: int, types: Sequence[str]) -> Join:
+    def with_columns(self, side: int, types: Sequence[str]) -> PairingJoin:
         """Returns the join with additional columns of side `side`, appended to the output."""
-        left, right = (list(layout.types) for layout in self.layouts)
-        wider = (left, right)[side]
-        more = [(side, len(wider) + i) for i in range(len(types))]
-        wider += types
-        return Join(left, right, *self.keys, [*self.outputs, *more])
+        raise AssertionError("a join implements with_columns")
 
     def pairs(
         self,
@@ -108,6 +98,64 @@ class Join(Operator):
         Returns:
             the output and the columns `beside`; None without pairs.
         """
+        raise AssertionError("a join implements pairs")
+
+    def paired(self, output: list[Column], one: Diffs, other: Diffs) -> Updates:
+        """Returns pairs with the product of their diffs.
+
+        Raises:
+            CountError: if a product exceeds 64 bits; the error has the row.
+        """
+        try:
+            return Updates(output, products(one, other))
+        except CountError as error:
+            row = [rows.slice_(c, error.at, error.at + 1) for c in output]
+            raise CountError(row=row_of(row, self.types)) from None
+
+
+class Join(PairingJoin):
+    """Joins two inputs on key columns that have the same types.
+
+    Args:
+        left, right: the column types of the inputs.
+        left_key, right_key: the positions of the key columns, in pairs; empty for a cross join.
+        outputs: the output columns as (side, position); side 0 is the left input.
+    """
+
+    name = "join"
+
+    def __init__(
+        self,
+        left: Sequence[str],
+        right: Sequence[str],
+        left_key: Sequence[int],
+        right_key: Sequence[int],
+        outputs: Sequence[tuple[int, int]],
+    ) -> None:
+        super().__init__(left, right, left_key, right_key, outputs)
+        self.layouts = (
+            Layout(tuple(left), tuple(left_key)),
+            Layout(tuple(right), tuple(right_key)),
+        )
+
+    def used(self, port: int) -> frozenset[int]:
+        return frozenset({*self.keys[port], *self.needs[port]})
+
+    def with_columns(self, side: int, types: Sequence[str]) -> Join:
+        left, right = (list(layout.types) for layout in self.layouts)
+        wider = (left, right)[side]
+        more = [(side, len(wider) + i) for i in range(len(types))]
+        wider += types
+        return Join(left, right, *self.keys, [*self.outputs, *more])
+
+    def pairs(
+        self,
+        side: int,
+        delta: Updates | Batch | None,
+        other: Trace | None,
+        step: Step,
+        beside: tuple[int, ...] = (),
+    ) -> tuple[Updates, list[Column]] | None:
         if delta is None or other is None or not other.layers:
             return None
         assert isinstance(delta, Batch)
@@ -116,7 +164,7 @@ class Join(Operator):
         step.add_touched(len(delta))
         columns, khash, diff = delta.columns, delta.khash, delta.diff
         keys = [columns[i] for i in self.keys[side]]
-        present = _present(keys)
+        present = rows_with_key(keys)
         if present is not None:
             columns = [rows.take(c, present) for c in columns]
             keys = [columns[i] for i in self.keys[side]]
@@ -129,12 +177,7 @@ class Join(Operator):
         output: list[Column] = []
         for s, i in self.outputs:
             output.append(rows.take(columns[i], matches.probe) if s == side else next(theirs))
-        try:
-            diffs = products(diff[matches.probe], matches.diff)
-        except CountError as error:
-            one = [rows.slice_(c, error.at, error.at + 1) for c in output]
-            raise CountError(row=row_of(one, self.types)) from None
-        return Updates(output, diffs), list(theirs)
+        return self.paired(output, diff[matches.probe], matches.diff), list(theirs)
 
 
 def _check_cross(changed: int, held: int, step: Step) -> None:
@@ -149,13 +192,13 @@ def _check_cross(changed: int, held: int, step: Step) -> None:
             f"{titled(step.stage)}: a cross join of {changed:,} changed rows of one side with"
             f" {held:,} of the other would give {changed * held:,} rows, more than"
             f" {CROSS_ROWS_MAX:,}",
-            hint="join on a key, filter or aggregate the sides first, or insert fewer rows at a"
-            " time",
+            hint="join on a key or on a range, as in 'a.t BETWEEN b.lo AND b.hi', filter or"
+            " aggregate the sides first, or insert fewer rows at a time",
             stage=step.stage,
         )
 
 
-def _present(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+def rows_with_key(keys: Sequence[Column]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
     """Returns the positions of the rows without a null key; None if no key is null."""
     mask = None
     for column in keys:
@@ -216,8 +259,9 @@ def _reads(part: DefinitionPart, wanted: Places, types: Types | None) -> Sequenc
     ]
 
 
-def _pruned_params(part: DefinitionPart, kept: Sequence[int]) -> Mapping[str, Any]:
+def pruned_pairs(part: DefinitionPart, kept: Sequence[int]) -> Mapping[str, Any]:
+    """Returns the arguments of a join with some of its output columns."""
     return {**part.params, "outputs": [part.params["outputs"][i] for i in kept]}
 
 
-SPEC = Spec("join", _adapt_join, build=_build, key=_key, reads=_reads, narrowed=_pruned_params)
+SPEC = Spec("join", _adapt_join, build=_build, key=_key, reads=_reads, narrowed=pruned_pairs)

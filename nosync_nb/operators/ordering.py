@@ -79,6 +79,29 @@ class OrderCodes(RowPiece):
         return (*types, "bigint")
 
 
+def order_bits(types: Sequence[str], by: Sequence[OrderColumn]) -> int:
+    """Returns the number of leading bits of an order code that belong to the columns of an order.
+
+    Rows that are equal by the order have equal leading bits.
+    """
+    widths = (_BITS[types[b.place]] + 1 if types[b.place] in _BITS else 64 for b in by)
+    return min(sum(widths), 64)
+
+
+def value_codes(column: Column, type_: str, by: OrderColumn, *, last: bool) -> Hashes:
+    """Returns the first or the last order code that a row with each value can have.
+
+    Args:
+        by: the only column of the order.
+    """
+    code, width = _field(column, type_, by)
+    room = 64 - min(width, 64)
+    if not room:
+        return code
+    code = code << np.uint64(room)
+    return code | np.uint64((1 << room) - 1) if last else code
+
+
 def _field(column: Column, type_: str, by: OrderColumn) -> tuple[Hashes, int]:
     """Returns the code of one column, and its number of bits.
 

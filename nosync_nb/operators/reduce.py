@@ -24,7 +24,7 @@ from nosync_nb import rows
 from nosync_nb.errors import StageError, titled, warn
 from nosync_nb.expressions import Types
 from nosync_nb.operators import user_functions
-from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.base import Operator, Step, UpdateCost
 from nosync_nb.operators.grouping import first_of_keys, with_key_numbers
 from nosync_nb.operators.spec import DefinitionPart, Spec, every_column, group_key
 from nosync_nb.rows import Column, Schema
@@ -47,6 +47,7 @@ class Reduce(Operator):
     """
 
     name = "reduce"
+    update_cost = UpdateCost.PARTITIONS
     asks = True
 
     def __init__(

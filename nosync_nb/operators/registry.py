@@ -14,15 +14,19 @@ from nosync_nb.operators import (
     linear,
     multiway_join,
     ordering,
+    range_join,
     reduce,
+    refusal,
     session_windows,
     top_k,
+    unit,
 )
 from nosync_nb.operators.aggregates import aggregate
 from nosync_nb.operators.base import Operator
 from nosync_nb.operators.distinct import SPECS as THRESHOLDS
 from nosync_nb.operators.linear import Linear
 from nosync_nb.operators.spec import DefinitionPart, Key, Spec
+from nosync_nb.operators.windows import window
 
 SPECS: dict[str, Spec] = {
     spec.op: spec
@@ -35,9 +39,13 @@ SPECS: dict[str, Spec] = {
         join.SPEC,
         multiway_join.SPEC,
         ordering.SPEC,
+        *range_join.SPECS,
         reduce.SPEC,
+        refusal.SPEC,
         session_windows.SPEC,
         top_k.SPEC,
+        unit.SPEC,
+        window.SPEC,
     )
 }
 

@@ -20,7 +20,7 @@ from nosync_nb import rows
 from nosync_nb.errors import StageError, titled
 from nosync_nb.expressions import Types
 from nosync_nb.operators.asof_join import interval_union
-from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.base import Operator, Step, UpdateCost
 from nosync_nb.operators.grouping import group_rows
 from nosync_nb.operators.spec import DefinitionPart, Spec, every_column
 from nosync_nb.rows import Column
@@ -56,6 +56,7 @@ class Sessions(Operator):
     """
 
     name = "sessions"
+    update_cost = UpdateCost.GROUPS
 
     def __init__(self, types: Sequence[str], keys: Sequence[int], at: int, gap: int) -> None:
         self.inputs = tuple(types)

@@ -20,7 +20,7 @@ import numpy as np
 from nosync_nb import rows
 from nosync_nb.expressions import Types
 from nosync_nb.operators.aggregates.slot_cache import GROUPS_MAX
-from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.base import Operator, Step, UpdateCost
 from nosync_nb.operators.grouping import group_rows, key_values, with_key_numbers
 from nosync_nb.operators.ordering import OrderColumn, group_heads, order_ranks, placed_order
 from nosync_nb.operators.spec import (
@@ -63,6 +63,7 @@ class TopK(Operator):
     """
 
     name = "top"
+    update_cost = UpdateCost.GROUPS
 
     def __init__(
         self,

@@ -52,8 +52,8 @@ def comparison(kernels: numeric.Kernels, text: TextKernel) -> Rule:
             kernel = decimals.comparison(name, left.type, right.type)
             return StrictNode(name, "boolean", kernel, (left, right))
         left, right = to_common([left, right], utc=utc)
-        if left.type == "binary":
-            kernel = decimals.comparison(name, "binary", "binary")
+        if left.type == "binary" or is_decimal(left.type):
+            kernel = decimals.comparison(name, left.type, right.type)
             return StrictNode(name, "boolean", kernel, (left, right))
         if left.type == "string":
             return StrictNode(name, "boolean", text, (left, right))
@@ -128,7 +128,7 @@ def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if len(literals) < len(listed):
         return _any_equal(value, listed, utc)
     wanted = [x.value for x in literals if x.value is not None]
-    if exactly or value.type == "binary":
+    if exactly or value.type == "binary" or is_decimal(value.type):
         matches = StrictNode(name, "boolean", decimals.is_one_of(wanted, value.type), (value,))
     elif value.type == "string":
         matches = StrictNode(name, "boolean", patterns.one_of(frozenset(wanted)), (value,))

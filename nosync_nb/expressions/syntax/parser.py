@@ -45,21 +45,33 @@ def with_recursion_room(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @wraps(function)
     def called(*given: _P.args, **named: _P.kwargs) -> _T:
-        try:
-            return function(*given, **named)
-        except (RecursionError, SyntaxError):
-            pass
-        with ThreadPoolExecutor(1) as own:
-            try:
-                return own.submit(function, *given, **named).result()
-            except (RecursionError, SyntaxError):
-                pass
-        raise ExpressionError(
-            f"expression {given[0]!r:.60} is nested too deeply",
-            hint="compute a part of it first: with_columns(part='...')",
-        )
+        def too_deep() -> ExpressionError:
+            return ExpressionError(
+                f"expression {given[0]!r:.60} is nested too deeply",
+                hint="compute a part of it first: with_columns(part='...')",
+            )
+
+        return run_with_recursion_room(partial(function, *given, **named), too_deep)
 
     return called
+
+
+def run_with_recursion_room(call: Callable[[], _T], too_deep: Callable[[], ExpressionError]) -> _T:
+    """Returns the result of a call, on a separate stack if the caller's is too short.
+
+    Args:
+        too_deep: returns the error for a call for which even the separate stack is too short.
+    """
+    try:
+        return call()
+    except (RecursionError, SyntaxError):
+        pass
+    with ThreadPoolExecutor(1) as own:
+        try:
+            return own.submit(call).result()
+        except (RecursionError, SyntaxError):
+            pass
+    raise too_deep()
 
 
 _MARK = "\ue000{}\ue001"
@@ -156,7 +168,7 @@ _SIDES = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*\Z")
 
 
-class _Parser(SparkParser):
+class SparkExpressionParser(SparkParser):
     """Spark's grammar without functions, except those with a special syntax."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
@@ -221,10 +233,10 @@ class Unsigned(exp.Unary):
     """The right operand of `>>>`, which is parsed as `>>` with this operand."""
 
 
-class _Dialect(Spark):
-    """The tokens of Spark with the grammar of `_Parser`."""
+class SparkExpressions(Spark):
+    """The tokens of Spark with the grammar of `SparkExpressionParser`."""
 
-    Parser = _Parser
+    Parser = SparkExpressionParser
 
 
 class Word(NamedTuple):
@@ -276,7 +288,7 @@ def parse(sql: str) -> Parsed:
                 sql, "an escape does not name a character", "write the character itself"
             ) from None
     try:
-        statements = _Dialect().parse(_PREFIX + text)
+        statements = SparkExpressions().parse(_PREFIX + text)
     except ParseError as error:
         raise _unreadable(sql, error) from None
     except ArithmeticError:
@@ -307,7 +319,7 @@ def tokens(sql: str) -> tuple[Word, ...]:
         ExpressionError: if a string or a comment is not closed.
     """
     try:
-        parts = _Dialect().tokenize(sql)
+        parts = SparkExpressions().tokenize(sql)
     except TokenError:
         quote = next((q for q in "'\"`" if sql.count(q) % 2), None)
         at = f" at position {sql.rindex(quote) + 1}" if quote else ""

@@ -42,10 +42,10 @@ from nosync_nb.operators.aggregates.accumulators import (
     thirds,
 )
 from nosync_nb.operators.aggregates.extremes import appeared_values, groups_of_values
-from nosync_nb.operators.aggregates.holistic import value_index_results
+from nosync_nb.operators.aggregates.holistic import reads_whole_groups, value_index_results
 from nosync_nb.operators.aggregates.plan import CallPlan, SlotFeed, plan_aggregates
 from nosync_nb.operators.aggregates.slot_cache import CountSlotCache, ScalarCounts, ValueSlotCache
-from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.base import Operator, Step, UpdateCost
 from nosync_nb.operators.distinct import row_counts
 from nosync_nb.operators.grouping import Groups, group_few, group_rows, key_values
 from nosync_nb.operators.linear import evaluate
@@ -272,6 +272,14 @@ class Aggregate(Operator):
         self.few = None
         if keys and self.picked is not None and not self.arguments:
             self.few = ScalarCounts(self.key_types, self.picked, self.slot_type)
+
+        whole = any(reads_whole_groups(plan.call.function) for plan in self.plans)
+        self.update_cost = UpdateCost.PARTITIONS if whole else UpdateCost.GROUPS
+
+    def state_rows(self, inputs: Sequence[float], output: float) -> Sequence[float]:
+        slots = {slot for feed in (*self.by_rows, *self.by_presence) for slot in feed.slots}
+        numbers = output * (1 + len(slots))
+        return [numbers, *(inputs[0] for _ in self.held), *(output for _ in self.winners)]
 
     def exchange(self) -> Layout:
         return Layout(self.schema.types, self.keys)

@@ -245,6 +245,11 @@ WHOLES = frozenset((*_PICKS, *_KERNELS))
 """The functions whose kernels are in this module."""
 
 
+def reads_whole_groups(function: str) -> bool:
+    """Returns True if an aggregate reads all values of a group whenever one of them changes."""
+    return function in ("collect_list", "collect_set") or function in WHOLES
+
+
 def value_index_results(plan: CallPlan, counts: Index | None, groups: Groups, step: Step) -> Column:
     """Returns the results of a call before the change for all groups, then those after it.
 

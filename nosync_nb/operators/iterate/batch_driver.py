@@ -39,7 +39,7 @@ from nosync_nb.operators.iterate.plan import (
     LoopReader,
     LoopScope,
 )
-from nosync_nb.operators.join import Join
+from nosync_nb.operators.join import PairingJoin
 from nosync_nb.rows import Column
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace import Trace
@@ -417,7 +417,7 @@ class LoopRun:
     ) -> None:
         """Pairs dA with B, then A + dA with dB; each pair belongs to the bound of both times."""
         operator = node.operator
-        assert isinstance(operator, Join)
+        assert isinstance(operator, PairingJoin)
         deltas = []
         for side in (0, 1):
             layout = operator.layouts[side]
@@ -441,7 +441,7 @@ class LoopRun:
     def _pairs(
         self,
         node: LoopNode,
-        operator: Join,
+        operator: PairingJoin,
         side: int,
         delta: Batch | None,
         time: Time,
@@ -484,7 +484,7 @@ class LoopRun:
     def _pairs_there(
         self,
         place: LoopPlacement,
-        operator: Join,
+        operator: PairingJoin,
         side: int,
         delta: Batch,
         trace: Trace,

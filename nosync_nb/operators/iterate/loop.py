@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from nosync_nb.operators.base import Operator, Step
+from nosync_nb.operators.base import Operator, Step, UpdateCost
 from nosync_nb.operators.iterate.batch_driver import FREE_WORK, LoopRun
 from nosync_nb.operators.iterate.divergence import overflow_error
 from nosync_nb.operators.iterate.key_cache import ROWS_MAX, LoopKeyCaches, TooManyChangesError
@@ -47,6 +47,12 @@ nearly the same, because a single row needs the same number of rounds."""
 GUESS = 4
 """The assumed cost of a run from scratch after a restart, in multiples of the rows of the loop's
 traces. It is at least `SMALL_WORK`."""
+
+MOST = 0.75
+"""With more changed rows than this share of the rows of its inputs a loop runs from scratch."""
+
+SMALL_CHANGE = 4096
+"""Up to this number of changed rows a loop follows first, whatever the number of its rows."""
 
 PATIENCE_MIN, PATIENCE_MAX = 4, 64
 """The bounds of the number of epochs for which a loop rests; the number doubles each time."""
@@ -151,6 +157,7 @@ class Loop(Operator):
     """
 
     name = "iterate"
+    update_cost = UpdateCost.EVERYTHING
     spreads = False
     sorts = False
     loose = True
@@ -195,6 +202,8 @@ class Loop(Operator):
             return self._run_from_scratch(step, effort, resting=True)
         rows_count = sum(trace.rows_count for trace in step.state)
         budget = effort.budget(rows_count) if rows_count else None
+        if budget is not None and _replaces_most(step):
+            return self._run_from_scratch(step, effort, resting=False)
         try:
             few = None if budget is None else self._run_on_rows(step, effort, budget, mirror)
             if few is not None:
@@ -291,16 +300,18 @@ class Loop(Operator):
         """Returns a step for a first run over all current rows of the inputs."""
         deltas: list[Updates | None] = []
         before: list[Trace | None] = []
-        consolidated: dict[int, Updates] = {}
+        after: list[Trace | None] = []
+        consolidated: dict[int, Trace] = {}
         for trace, layout in zip(step.after, self.layouts, strict=True):
             assert trace is not None, "the inputs of a loop are arranged"
-            if id(trace) not in consolidated:
-                consolidated[id(trace)] = trace.consolidated().updates
-            deltas.append(consolidated[id(trace)] or None)
+            if id(trace) not in consolidated:  # each round would read the rows that cancel again
+                consolidated[id(trace)] = Trace.from_batch(trace.consolidated())
+            after.append(consolidated[id(trace)])
+            deltas.append(consolidated[id(trace)].updates() or None)
             before.append(None if layout is None else Trace(layout))
         state = [Trace(layout) for layout in self.state]
         return Step(
-            deltas, before, step.after, state,
+            deltas, before, after, state,
             stage=step.stage, first=True, evaluate=step.evaluate, place=step.place,
         )  # fmt: skip
 
@@ -332,6 +343,17 @@ class Loop(Operator):
             return None
         batch = arrange(Layout(self.types), concat_updates(parts, self.types))
         return batch.updates if len(batch) else None
+
+
+def _replaces_most(step: Step) -> bool:
+    """Returns True if the changes of the inputs are nearly as many as their rows.
+
+    Following would be abandoned in the first rounds, after it has cost a part of the whole.
+    """
+    changed = sum(len(delta.diff) for delta in step.deltas if delta is not None)
+    if changed <= SMALL_CHANGE:
+        return False
+    return changed >= MOST * sum(trace.rows_count for trace in step.before if trace is not None)
 
 
 def _rests(mark: Trace) -> bool:

@@ -302,7 +302,7 @@ def test_dense_rounds_are_abandoned_early(
     whole = touched[5]  # the loop rests
     assert touched[4] == pytest.approx(whole, rel=0.05)
     most = 1.1 if way == "rows" else 1.5
-    assert touched[0] < touched[1] < most * touched[0]
+    assert 0.95 * touched[0] < touched[1] < most * touched[0]
     assert touched[2] < most * whole, "it is found out again, in the same way"
 
 
