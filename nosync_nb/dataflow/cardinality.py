@@ -15,7 +15,7 @@ Source: Selinger et al., SIGMOD 1979, for the assumptions.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,7 @@ CLEARLY = 0.8
 
 SAMPLE_ROWS = 1024
 HASHES_BYTES = 16
+"""The size of the two hashes of a row in memory."""
 STAYS = 1 / 3
 
 
@@ -66,6 +67,7 @@ class TableSizes:
         self._graph = graph
         self._traces = traces
         self._samples: dict[str, tuple[list[Column], int]] = {}
+        self._spread_samples: dict[str, tuple[list[Column], int]] = {}
 
     def trace(self, name: str) -> Trace | None:
         """Returns one of the traces of a collection; None if it is missing or empty."""
@@ -98,6 +100,25 @@ class TableSizes:
                 columns = [rows.slice_(column, 0, n) for column in part.columns]
             self._samples[name] = columns, n
         return self._samples[name]
+
+    def spread_sample(self, name: str) -> tuple[list[Column], int]:
+        """Returns the columns of rows at equal distances, and the number of these rows.
+
+        The rows of one key are next to each other in an arrangement by key. So they are as frequent
+        in this sample as in the collection, unlike in the first rows.
+
+        Cost: up to `SAMPLE_ROWS` reads of the largest part; the sample is cached.
+        """
+        if name not in self._spread_samples:
+            trace, columns, n = self.trace(name), [], 0
+            if trace is not None:
+                layer = max(trace.layers, key=lambda each: each.rows_count)
+                part = max(layer.parts, key=lambda each: len(each.diff))
+                n = min(len(part.diff), SAMPLE_ROWS)
+                index = np.arange(n) * len(part.diff) // max(n, 1)
+                columns = [rows.take(column, index) for column in part.columns]
+            self._spread_samples[name] = columns, n
+        return self._spread_samples[name]
 
 
 def cheapest_plan(
@@ -153,8 +174,17 @@ def intermediate_rows(plan: Definition, tables: TableSizes) -> int:
     return round(sum(sizes[part].rows for part, _ in every))
 
 
-def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]:
-    """Returns the estimated size of each part of a plan, by `id`."""
+def estimate(
+    plan: Definition,
+    tables: TableSizes,
+    groups: Callable[[Definition, float], float] = lambda _, below: below,
+) -> Mapping[int, SizeEstimate]:
+    """Returns the estimated size of each part of a plan, by `id`.
+
+    Args:
+        groups: returns the rows of any other operator than a join, a filter or a union, given the
+            rows of its largest input.
+    """
     sizes: dict[int, SizeEstimate] = {}
     for part in plan.walk():
         below = [sizes[id(each)] for each in part.inputs]
@@ -168,14 +198,15 @@ def estimate(plan: Definition, tables: TableSizes) -> Mapping[int, SizeEstimate]
         elif part.op == "join" and not part.params["left"]:
             left, right = below
             sizes[id(part)] = SizeEstimate(left.rows * right.rows, left.whole * right.whole)
-        elif part.op in ("join", "joins"):
+        elif part.op in ("join", "joins", "range_join"):
             numbers = part.params["inputs"] if part.op == "joins" else range(2)
             sizes[id(part)] = _join_estimate([*dict(zip(numbers, below, strict=True)).values()])
         elif part.op == "concat":
             count, whole = (sum(each) for each in zip(*below, strict=True))
             sizes[id(part)] = SizeEstimate(count, whole)
         else:
-            sizes[id(part)] = max(below, default=SizeEstimate(0.0, 0.0))
+            largest = max(below, default=SizeEstimate(0.0, 0.0))
+            sizes[id(part)] = largest._replace(rows=groups(part, largest.rows))
     return sizes
 
 
@@ -236,7 +267,7 @@ def _origin(part: Definition, position: int) -> tuple[str, int] | None:
             part = part.inputs[0]
         elif part.op == "select" and isinstance(part.params["outputs"][position], int):
             part, position = part.inputs[0], part.params["outputs"][position]
-        elif part.op == "join":
+        elif part.op in ("join", "range_join"):
             side, position = part.params["outputs"][position]
             part = part.inputs[side]
         else:

@@ -11,24 +11,24 @@ reported only if the plan has its operators in the same order as the definition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.functions.fingerprint import definition_fingerprint
+from nosync_nb.dataflow.cardinality import HASHES_BYTES
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage, separated_fingerprint
+from nosync_nb.dataflow.state_estimate import PartEstimate
 from nosync_nb.errors import NosyncError
 from nosync_nb.expressions import Types, conjuncts
-from nosync_nb.operators.registry import SPECS, is_linear
+from nosync_nb.operators.base import UpdateCost
+from nosync_nb.operators.registry import SPECS, build_operator, is_linear
 from nosync_nb.operators.spec import LostColumnError, Places, all_columns
 from nosync_nb.rows.types import row_bytes
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Layout
-
-HASHES_BYTES = 16
-"""The size of the two hashes of a row in memory."""
 
 
 class PlannedArrangement(NamedTuple):
@@ -41,6 +41,7 @@ class PlannedArrangement(NamedTuple):
         rows: the number of rows, including rows that cancel but are not merged yet.
         size_bytes: the size in files, or the approximate size in memory.
         readers: the stages that look up the arrangement, in the order of the graph.
+        estimated: True if the arrangement does not exist yet, so that its sizes are estimates.
     """
 
     part: int
@@ -49,6 +50,7 @@ class PlannedArrangement(NamedTuple):
     rows: int
     size_bytes: int
     readers: tuple[str, ...]
+    estimated: bool = False
 
 
 class PlanLookups:
@@ -58,12 +60,25 @@ class PlanLookups:
         seen: the current snapshot.
         stage: the stage of the plan; `None` means an unnamed collection, for which only existing
             nodes of other stages are listed.
+        expected: the estimated rows of each part, by `id`, for a stage that does not exist yet;
+            None if all arrangements exist.
+        existing: the traces that exist, by number; required with `expected`.
+        types: asks Spark for types of expressions that NoSync cannot infer.
 
     Cost: O(nodes).
     """
 
-    def __init__(self, seen: Snapshot, plan: Definition, stage: Stage | None) -> None:
-        self._seen = seen
+    def __init__(
+        self,
+        seen: Snapshot,
+        plan: Definition,
+        stage: Stage | None,
+        expected: Mapping[int, PartEstimate] | None = None,
+        existing: Container[int] = (),
+        types: Types | None = None,
+    ) -> None:
+        self._seen, self._types = seen, types
+        self._expected, self._existing = expected, existing
         self._readers = _readers(seen.graph)
         self._nodes = _nodes(seen.graph, plan, stage)
 
@@ -74,7 +89,9 @@ class PlanLookups:
             return []
         arrangements = [self._arrangement(part, node, each) for each in node.traces]
         state = node.operator.state if node.operator is not None else ()
-        if state:
+        if state and not self._exists(node.state[0]):
+            arrangements.append(self._expected_state(part, node))
+        elif state:
             traces = [self._seen.version.traces.get(number) for number in node.state]
             sizes = [
                 _trace_size(trace, layout) for trace, layout in zip(traces, state, strict=True)
@@ -83,6 +100,38 @@ class PlanLookups:
             readers = (node.name or node.stage,)
             arrangements.append(PlannedArrangement(id(part), None, True, rows, size, readers))
         return arrangements
+
+    def update_cost(self, part: Definition) -> UpdateCost:
+        """Returns the rows to which the work of an operator's update is proportional.
+
+        The graph of a reader has no operators, so that of the part is built, without running it.
+        """
+        if part.is_ref or is_linear(part):
+            return UpdateCost.ROWS
+        node = self._nodes.get(id(part))
+        if node is not None and node.operator is not None:
+            return node.operator.update_cost
+        try:
+            return build_operator(part, self._types).update_cost
+        except NosyncError:  # a loop, which has no operator of its own
+            return UpdateCost.EVERYTHING
+
+    def _exists(self, number: int) -> bool:
+        return self._expected is None or number in self._existing
+
+    def _expected_state(self, part: Definition, node: Node) -> PlannedArrangement:
+        """Returns the estimated state of an operator that has not run yet."""
+        assert node.operator is not None
+        assert self._expected is not None
+        below = [self._expected[id(each)].different for each in part.inputs]
+        counts = node.operator.state_rows(below, self._expected[id(part)].different)
+        size = sum(
+            count * (row_bytes(layout.types) + HASHES_BYTES)
+            for count, layout in zip(counts, node.operator.state, strict=True)
+        )
+        readers = (node.name or node.stage,)
+        rows = round(sum(counts))
+        return PlannedArrangement(id(part), None, True, rows, round(size), readers, True)
 
     def lookups_of_change(self, part: Definition, port: int) -> list[PlannedArrangement]:
         """Returns the arrangements that an operator looks up when one of its inputs changes.
@@ -100,7 +149,7 @@ class PlanLookups:
             visited = node.operator.visited(port, sizes)
             for at in range(len(ports)) if visited is None else visited:
                 below, number, layout = ports[at]
-                if layout is None or (at == port and part.op == "join"):
+                if layout is None or (at == port and part.op in ("join", "range_join")):
                     continue
                 if layout in nodes[number].traces:
                     arrangements.append(self._arrangement(below, nodes[number], layout))
@@ -113,8 +162,15 @@ class PlanLookups:
         return 0 if trace is None else trace.rows_count
 
     def _arrangement(self, part: Definition, node: Node, layout: Layout) -> PlannedArrangement:
-        rows, size = _trace_size(self._seen.version.traces.get(node.traces[layout]), layout)
+        number = node.traces[layout]
         readers = tuple(self._readers.get((node.id, layout), ()))
+        if not self._exists(number) and self._expected is not None:
+            count = self._expected[id(part)].different
+            size = round(count * (row_bytes(layout.types) + HASHES_BYTES))
+            return PlannedArrangement(
+                id(part), layout.key, False, round(count), size, readers, True
+            )
+        rows, size = _trace_size(self._seen.version.traces.get(number), layout)
         return PlannedArrangement(id(part), layout.key, False, rows, size, readers)
 
 

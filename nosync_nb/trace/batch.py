@@ -316,7 +316,11 @@ def _sort_and_consolidate(
         if 0 not in diffs and all(map(lt, hashes, hashes[1:])):
             return Batch(layout, columns, khash, rhash, diff, code)
     if len(diff) >= MANY:
-        khash, rhash, diff, code = sort_updates(columns, khash, rhash, diff, code)
+        index = sort_order(khash, rhash, code)
+        batch = _without_cancelled(layout, columns, khash, rhash, diff, code, index)
+        if batch is not None:
+            return batch
+        khash, rhash, diff, code = _sort_by(index, columns, khash, rhash, diff, code)
     elif len(diff) > 1:
         if code is not None:
             index = np.lexsort((rhash, code, khash))
@@ -334,6 +338,59 @@ def _sort_and_consolidate(
             khash = khash[index]
         code = None if code is None else code[index]
     return consolidate(layout, columns, khash, rhash, diff, code)
+
+
+def _without_cancelled(
+    layout: Layout,
+    columns: list[Column],
+    khash: Hashes,
+    rhash: Hashes,
+    diff: Diffs,
+    code: Hashes | None,
+    index: Index,
+) -> Batch | None:
+    """Consolidates rows, some of which are equal, and copies only those that remain.
+
+    When most rows cancel, sorting all columns first would copy each of them three times.
+
+    Args:
+        index: the positions that sort the rows.
+
+    Returns:
+        the batch; None if no two hashes are equal, or if rows of equal hash differ. Then nothing
+        has changed.
+    """
+    khashes, rhashes = khash[index], None if rhash is khash else rhash[index]
+    same = khashes[1:] == khashes[:-1]
+    if rhashes is not None:
+        same &= rhashes[1:] == rhashes[:-1]
+    if code is not None:
+        codes = code[index]
+        same &= codes[1:] == codes[:-1]
+    repeats = same.nonzero()[0]
+    if not len(repeats):
+        return None
+    first, second = index[repeats], index[repeats + 1]
+    for column, type_ in zip(columns, layout.types, strict=True):
+        if not all_true(rows.equal(rows.take(column, first), rows.take(column, second), type_)):
+            return None
+    starts = np.concatenate(([0], (~same).nonzero()[0] + 1))
+    try:
+        sums = add_runs(diff[index], starts)
+    except CountError as error:
+        one = Updates(columns, diff).take(index[starts[[error.at]]])
+        raise CountError(row=row_of(one.columns, layout.types)) from None
+    nonzero = sums.nonzero()[0]
+    kept = starts[nonzero]
+    index, khashes = index[kept], khashes[kept]
+    parallel.map_parallel(
+        lambda at: columns.__setitem__(at, rows.take(columns[at], index)),
+        len(columns),
+        parallel.count(len(index)),
+    )
+    rhashes = khashes if rhashes is None else rhashes[kept]
+    remaining = None if code is None else code[index]
+    return Batch(layout, columns, khashes, rhashes, sums[nonzero], remaining)
 
 
 def consolidate(
@@ -517,7 +574,18 @@ def sort_updates(
     Returns:
         the sorted khash, rhash, diff and code.
     """
-    index = sort_order(khash, rhash, code)
+    return _sort_by(sort_order(khash, rhash, code), columns, khash, rhash, diff, code)
+
+
+def _sort_by(
+    index: Positions,
+    columns: list[Column],
+    khash: Numbers,
+    rhash: Numbers,
+    diff: Counts,
+    code: Numbers | None,
+) -> tuple[Numbers, Numbers, Counts, Numbers | None]:
+    """Returns the hashes, diffs and codes at some positions; replaces the columns likewise."""
     apart = rhash is not khash
     numbers: list[npt.NDArray[np.uint64]] = [khash]
     if apart:

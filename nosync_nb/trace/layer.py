@@ -20,7 +20,7 @@ Design
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -172,14 +172,16 @@ class LayerRowFacts:
         first: for each order the number of first rows that were requested, and the first rows of
             each part.
         bits: the hash prefix index of each large part, by number of the part.
+        derived: what operators have derived from a part, by its name and the number of the part.
     """
 
-    __slots__ = ("__weakref__", "bits", "counted", "first")
+    __slots__ = ("__weakref__", "bits", "counted", "derived", "first")
 
     def __init__(self) -> None:
         self.counted: tuple[int, int] | None = None
         self.first: dict[Any, tuple[int, Sequence[Any]]] = {}
         self.bits: dict[int, HashPrefixIndex] = {}
+        self.derived: dict[tuple[str, int], Any] = {}
 
 
 class LayerFacts:
@@ -212,6 +214,13 @@ class LayerFacts:
         if index is None:
             index = self.rows.bits[part] = HashPrefixIndex(hashes)
         return index
+
+    def derive(self, name: str, part: int, compute: Callable[[], Any]) -> Any:
+        """Returns a value that depends only on a part of the layer, computed at the first call."""
+        value = self.rows.derived.get((name, part))
+        if value is None:
+            value = self.rows.derived[name, part] = compute()
+        return value
 
     def sum_up(self) -> None:
         """Records that no row has a negative count at the end of the layer."""

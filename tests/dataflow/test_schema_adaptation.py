@@ -13,6 +13,7 @@ from nosync_nb import Collection, Session
 
 Build = Callable[[Collection, Collection], Collection]
 
+BETWEEN = "age BETWEEN phone AND most"
 FOLLOW: dict[str, Build] = {
     "filter": lambda p, c: p.filter("age >= 18"),
     "select": lambda p, c: p.select("name", "age + 1 AS next"),
@@ -36,8 +37,17 @@ FOLLOW: dict[str, Build] = {
     "top of all": lambda p, c: p.group_by().top(2, offset=1),
     "computed top": lambda p, c: p.group_by("age").top(1, by="length(name) desc, age"),
     "rank": lambda p, c: p.group_by("name").rank("age + 1 desc", 2),
+    "window": lambda p, c: p.window("name", "age desc").with_columns(
+        n="row_number()", older="lag(age, 1, 0)", total="sum(age)"
+    ),
+    "computed window": lambda p, c: p.window(
+        order_by="length(name)", range_between=(-1, 0)
+    ).with_columns(n="max(age + 1)", before="first_value(upper(name))"),
     "top behind": lambda p, c: p.group_by("age").top(1, by="- age").join(c, on="name"),
     "self join": lambda p, c: p.join(p.select("name", "age AS other"), on="name"),
+    "range join": lambda p, c: p.join(c.select("phone", "phone + 9 AS most"), where=BETWEEN),
+    "range join right": lambda p, c: c.drop("name").join(p, where="phone < age"),
+    "intervals": lambda p, c: c.drop("name").join(p, where="phone BETWEEN age - 9 AND age"),
 }
 USE: dict[str, Build] = {
     "filter": lambda p, c: p.filter("age >= 18 and City = 'rome'"),
@@ -50,10 +60,15 @@ USE: dict[str, Build] = {
     "top": lambda p, c: p.group_by("name").top(1, by="age, city desc"),
     "computed top": lambda p, c: p.group_by("name").top(1, by="length(city)"),
     "rank": lambda p, c: p.group_by("name").rank("city", 2),
+    "window by key": lambda p, c: p.window("city", "age").with_columns(n="row_number()"),
+    "order of a window": lambda p, c: p.window("name", "city").with_columns(n="row_number()"),
+    "argument of a window": lambda p, c: p.window("name", "age").with_columns(b="lag(city)"),
+    "aggregate of a window": lambda p, c: p.window("name", "age").with_columns(b="max(city)"),
     "named before a top": lambda p, c: (
         p.select("name", "age", "city", "age + 1 AS next").group_by("name").top(1, by="next")
     ),
     "join": lambda p, c: p.join(c.select("name AS city", "phone"), on="city"),
+    "range join": lambda p, c: p.join(c.select("name AS other"), where="city > other"),
     "later": lambda p, c: p.filter("age > 0").distinct().join(c, on="name").filter("city > ''"),
     "function": lambda p, c: p.map(lambda row: (row.name,), "name string"),
     "predicate": lambda p, c: p.filter(lambda row: row.age > 18),

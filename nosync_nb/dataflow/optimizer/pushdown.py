@@ -309,7 +309,7 @@ def _target_inputs(part: Definition, ask: _Conjunct) -> Sequence[int]:
     if predicate is None or not predicate.columns:
         return ()
     columns = predicate.columns
-    if part.op == "join" and part.params["left"]:
+    if part.op == "range_join" or (part.op == "join" and part.params["left"]):
         sides = {part.params["outputs"][i][0] for i in columns}
         positions = [part.params["outputs"][i][1] for i in columns]
         chosen = [*sides] if len(sides) == 1 else []

@@ -46,6 +46,8 @@ class StageWork(NamedTuple):
         seconds: the duration of its operators.
         placement: the place where its operators ran.
         weighed: the number of rows in the cost estimate for which `why` is the reason.
+        from_scratch: the number of operators that ran over the contents of their inputs, because
+            that was cheaper than to follow the changes; see `large_epoch.py`.
     """
 
     rows_out: int
@@ -55,6 +57,7 @@ class StageWork(NamedTuple):
     why: str = ""
     """The reason for the placement of the operator with the most rows in its cost estimate."""
     weighed: int = 0
+    from_scratch: int = 0
 
 
 class EpochResult:

@@ -76,6 +76,18 @@ class PlacementDecision(Protocol):
         """The number of changed rows in the cost estimate; 0 without an estimate."""
 
 
+class RunFromScratch(NamedTuple):
+    """The decision to run an operator over the contents of its inputs, in this process."""
+
+    why: str
+    rows: int
+
+    @property
+    def on_executors(self) -> bool:
+        """False: the run stays in this process."""
+        return False
+
+
 class BulkExecutor(Protocol):
     """Runs an operator on Spark executors; see `nosync_nb.spark`."""
 

@@ -19,15 +19,17 @@ from functools import cached_property
 
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta, file_bytes, layer_of
-from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
+from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, EpochResult, StageWork, VersionState
 from nosync_nb.dataflow.runtime.executor import (
     BulkExecutor,
     OperatorResult,
     PlacementDecision,
+    RunFromScratch,
     SpillTarget,
     run_in_process,
     run_lookup_stages,
 )
+from nosync_nb.dataflow.runtime.large_epoch import LargeEpoch
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.count_arithmetic import CountError, named_count_error
@@ -153,12 +155,15 @@ class Runner:
         draft = EpochResult(version, epoch, largest=0)
         before = version.traces
         changed = draft.deltas
-        for node in self.graph.nodes.values():
+        nodes = iter(self.graph.nodes.values())
+        for node in nodes:
             if node.frozen:
                 continue
             if node.operator is None:
                 if node.id in inputs:
-                    self._publish(node, inputs[node.id], draft)
+                    self.publish(node, inputs[node.id], draft)
+                    if draft.largest > SMALL_ROWS:
+                        return LargeEpoch(self, version, draft, [*nodes]).run(inputs)
             elif not changed.keys().isdisjoint(node.inputs):
                 deltas = [*map(changed.get, node.inputs)]
                 try:
@@ -166,8 +171,72 @@ class Runner:
                 except CountError as error:
                     raise named_count_error(error, node.stage, node.operator.name) from None
                 if draft.largest > SMALL_ROWS:
-                    self._release_changes(node, changed, deltas)
+                    return LargeEpoch(self, version, draft, [*nodes]).run(inputs)
         return draft
+
+    def follow(
+        self, node: Node, deltas: list[Delta | None], version: VersionState, draft: EpochResult
+    ) -> None:
+        """Runs a node over the changes of its inputs, and publishes its change."""
+        assert node.operator is not None
+        try:
+            self._run(node, deltas, version.traces, draft, first=False)
+        except CountError as error:
+            raise named_count_error(error, node.stage, node.operator.name) from None
+
+    def run_from_scratch(
+        self,
+        node: Node,
+        contents: list[Delta | None],
+        traces: Sequence[Trace | None],
+        draft: EpochResult,
+        *,
+        emit: bool,
+        why: str,
+    ) -> Delta | None:
+        """Runs a node over the contents of its inputs, and returns those of its output.
+
+        Args:
+            traces: the contents as traces, for inputs that the operator looks up.
+            emit: True to replace the state of the node.
+            why: the reason, for people.
+        """
+        start, operator = time.perf_counter(), node.operator
+        assert operator is not None
+        result = OperatorResult(None, [], 0, "in process")
+        if operator.global_row or any(each is not None for each in contents):
+            before = [None if each is None else Trace(each.layout) for each in traces]
+            state = [self.empty[number] for number in node.state]
+            step = Step(
+                (), before, traces, state, stage=node.stage, first=True, evaluate=self.evaluate
+            )
+            try:
+                result = run_in_process(node, contents, step)
+            except CountError as error:
+                raise named_count_error(error, node.stage, operator.name) from None
+        if emit and node.state:
+            draft.clear(node.state)
+            for number, arranged in zip(node.state, result.emitted, strict=False):
+                if arranged is not None:
+                    self._emit(number, arranged, draft)
+        seconds = time.perf_counter() - start
+        decision = RunFromScratch(why, ENDLESS)
+        self._add_work(node, result, decision, 0, seconds, draft, from_scratch=1)
+        return result.delta
+
+    def release(
+        self, draft: EpochResult, numbers: Iterable[int], read: Sequence[Delta | None]
+    ) -> None:
+        """Drops the changes of those of some nodes that have no name, and pages of files.
+
+        Args:
+            read: the changes that were read; the pages of their files are released.
+        """
+        if self.spill is not None:
+            self.spill.release_pages(file_bytes(read))
+        for number in numbers:
+            if self.graph.nodes[number].name is None:
+                draft.deltas.pop(number, None)
 
     def first_run(
         self,
@@ -203,7 +272,7 @@ class Runner:
                 except CountError as error:
                     raise named_count_error(error, node.stage, node.operator.name) from None
             self._log_memo_begin(node, draft)
-            self._release_changes(node, draft.deltas, deltas)
+            self._release_changes(node, draft, deltas)
             for number in self.ports.last.get(node.id, ()):
                 contents.pop(number, None)
         return draft
@@ -234,21 +303,16 @@ class Runner:
             draft.logged.append((number, layout, ArrangedChange((empty_batch(layout),))))
 
     def _release_changes(
-        self, node: Node, changed: dict[int, Delta], read: Sequence[Delta | None]
+        self, node: Node, draft: EpochResult, read: Sequence[Delta | None]
     ) -> None:
         """Drops the changes of unnamed nodes that no later node reads.
 
         Those of named nodes are retained, because the caller publishes them.
 
         Args:
-            changed: the changes by number of the node.
             read: the changes that the node has read; the pages of their files are released.
         """
-        if self.spill is not None:
-            self.spill.release_pages(file_bytes(read))
-        for number in self.ports.last.get(node.id, ()):
-            if self.graph.nodes[number].name is None:
-                changed.pop(number, None)
+        self.release(draft, self.ports.last.get(node.id, ()), read)
 
     def _node_contents(self, old: Node, draft: EpochResult) -> Delta:
         """Returns the contents of a node in the layout of one old trace, and of its new traces."""
@@ -340,7 +404,7 @@ class Runner:
         if published and result.delta:
             draft.deltas[node.id] = result.delta
         elif result.delta:
-            rows_out = self._publish(node, result.delta, draft)
+            rows_out = self.publish(node, result.delta, draft)
         seconds = time.perf_counter() - start
         if bulk is not None and not on_executors and decision is not None and decision.rows:
             bulk.measured(node, decision.rows, seconds)
@@ -410,15 +474,17 @@ class Runner:
         rows_out: int,
         seconds: float,
         draft: EpochResult,
+        from_scratch: int = 0,
     ) -> None:
         """Adds an operator's work to the work of its stage."""
         _, _, touched, placement = result
         why, weighed = ("", 0) if decision is None else (decision.why, decision.rows)
         rows_out, stage = rows_out if node.name else 0, node.stage
         if stage in draft.work:
-            rows_before, more_touched, more_seconds, stage_placement, reason, most_weighed = (
+            rows_before, more_touched, more_seconds, stage_placement, reason, most_weighed, more = (
                 draft.work[stage]
             )
+            from_scratch += more
             touched, seconds = touched + more_touched, seconds + more_seconds
             if stage_placement != placement:
                 placement = joined_placement(stage_placement, placement)
@@ -426,9 +492,11 @@ class Runner:
                 rows_out = rows_before
             if most_weighed > weighed:
                 why, weighed = reason, most_weighed
-        draft.work[stage] = StageWork(rows_out, touched, seconds, placement, why, weighed)
+        draft.work[stage] = StageWork(
+            rows_out, touched, seconds, placement, why, weighed, from_scratch
+        )
 
-    def _publish(self, node: Node, delta: Delta, draft: EpochResult) -> int:
+    def publish(self, node: Node, delta: Delta, draft: EpochResult) -> int:
         """Publishes a change as the output of a node: logs it, and extends the node's traces.
 
         Returns:
