@@ -3,7 +3,8 @@ r"""The errors of NoSync: one class for each kind of action that a user has to t
     NosyncError
     ├── SchemaError (ValueError)               fix the data or the column names
     ├── MisuseError (AttributeError)           use the method or form that the hint names
-    ├── ExpressionError (ValueError)           fix the SQL or the values that it failed on
+    ├── ExpressionError (ValueError)           fix the expression or the values that it failed on
+    │   └── SqlError                           fix the statement where the caret is
     ├── StageError (RuntimeError)              fix the function: names stage, row and cause
     ├── TimeError (LookupError)                read at another epoch
     ├── DivergenceError (RuntimeError)         fix the loop
@@ -201,6 +202,39 @@ class ExpressionError(NosyncError, ValueError):
     """
 
     kind = "expression"
+
+
+class SqlError(ExpressionError):
+    """A SQL statement cannot be understood; the message shows the line with a caret.
+
+    Attributes:
+        reason: the message without the line; it begins with Spark's error class in brackets.
+        span: the part of the text, as the positions of its first character and behind its last
+            one; None if the message shows no line.
+
+    Examples:
+        >>> try:
+        ...     session.sql("SELECT dealy FROM flights")
+        ... except nosync.SqlError as error:
+        ...     print(error)
+        [UNRESOLVED_COLUMN] there is no column 'dealy' (line 1, column 8)
+          SELECT dealy FROM flights
+                 ^^^^^
+    """
+
+    kind = "sql"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        reason: str | None = None,
+        span: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = visible(message if reason is None else reason)
+        self.span = span
 
 
 class StageError(NosyncError, RuntimeError):

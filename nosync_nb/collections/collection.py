@@ -2,29 +2,36 @@
 
 Operators run when a collection is named as a stage or read. Row expressions are Spark SQL strings
 or Python functions of a row. Every operator returns a new Collection.
-
-The functions at the end build definitions of aggregates, of functions of groups, and of the first
-rows of groups. They take keys as column positions. `Grouped` documents the behaviour for users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from nosync_nb.collections import hints, joins, loops, row_expressions
+from nosync_nb.collections import (
+    conditional_joins,
+    hints,
+    joins,
+    loops,
+    row_expressions,
+    windowed,
+)
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.group_definitions import (
+    aggregate_definition,
+    first_rows_definition,
+    reduce_definition,
+)
 from nosync_nb.collections.readable import CollectionAtEpoch, Readable
-from nosync_nb.collections.row_expressions import as_entries, ordered_by
+from nosync_nb.collections.row_expressions import as_entries
 from nosync_nb.collections.session_protocol import (
     SessionProtocol,
-    SparkTypeResolver,
     definition_of,
     session_of,
 )
-from nosync_nb.errors import ExpressionError, MisuseError, SchemaError
-from nosync_nb.expressions import compile_aggregates, recorded_settings, refuse_windows
+from nosync_nb.errors import MisuseError, SchemaError
 from nosync_nb.operators.user_functions import check_callable, result_schema
 from nosync_nb.rows import Field, Schema
 
@@ -336,8 +343,17 @@ class Collection(Readable):
         """
         return self.group_by().agg(**named)
 
-    def join(self, other: Collection, on: joins.On = None, how: str = "inner") -> Collection:
-        """Joins on equal keys; null keys match nothing, NaN matches NaN.
+    def join(
+        self,
+        other: Collection,
+        on: joins.On = None,
+        how: str = "inner",
+        *,
+        where: str | None = None,
+    ) -> Collection:
+        """Joins on equal keys, on a condition, or on both.
+
+        Null keys match nothing, NaN matches NaN.
 
         Args:
             on: a column, a list of columns, or a dict left -> right whose sides are columns or
@@ -345,6 +361,9 @@ class Collection(Readable):
                 of the types can represent all values of the other, such as int and bigint.
             how: inner, left, right, full, semi, anti or cross. A cross join has no `on` and pairs
                 all rows; it fails if an epoch has more than 5 million pairs.
+            where: a Spark SQL condition on the columns of both sides, which each pair also
+                satisfies: `where="at BETWEEN start AND stop"`. A column that both sides have is
+                written `left.at` or `right.at`.
 
         Returns:
             the left columns, then the right columns without keys; for semi and anti joins only the
@@ -355,14 +374,74 @@ class Collection(Readable):
 
         Raises:
             SchemaError: if keys differ in type or column names clash.
+            SqlError: if the condition is invalid; shows the join as SQL, with a caret.
+
+        Cost: in proportion to the pairs that change. A comparison with a value of the other side
+        (`<`, `<=`, `>`, `>=`, `BETWEEN`, `abs(x - y) < 5`) is found through an ordered
+        arrangement. With neither a key nor such a comparison, an epoch compares each changed row
+        with all rows of the other side, at most 5 million pairs.
 
         Examples:
             >>> late.join(airlines, on="carrier").select("name", "delay").rows()
             [Row(name='American', delay=75.0), Row(name='United', delay=20.0)]
+            >>> shorter = flights.select("carrier AS other", "delay AS least")
+            >>> flights.join(shorter, where="delay > least AND carrier <> other").count()
+            2
         """
         right = definition_of("join", other, self._host)
+        if where is not None:
+            made = conditional_joins.conditional_join_definition(
+                self._definition, right, on, how, where, self._host.types
+            )
+            return self._collection(made)
         return self._collection(
             joins.join_definition(self._definition, right, on, how, self._host.types)
+        )
+
+    def window(
+        self,
+        partition_by: str | Sequence[str] | None = None,
+        order_by: str | Sequence[str] | None = None,
+        *,
+        rows_between: tuple[Any, Any] | None = None,
+        range_between: tuple[Any, Any] | None = None,
+        groups_between: tuple[Any, Any] | None = None,
+    ) -> windowed.Windowed[Collection]:
+        """Defines a window over the rows around each row, for `.with_columns` to follow.
+
+        Args:
+            partition_by: columns or named expressions, as in `group_by`; by default all rows are
+                one partition.
+            order_by: columns or Spark SQL expressions, as in `"x desc, y nulls last"`. Ties are
+                broken by the whole row in canonical order.
+            rows_between: the frame in rows relative to the row: `(-10, 0)` is ten rows before it up
+                to it, and None unbounded, as in `(None, 0)`.
+            range_between: the frame in values of `order_by`: `(-10, 10)`, or times as
+                `(timedelta(days=-7), 0)` or `("-interval 1 month", 0)`. 0 is the first or the last
+                row with an equal order.
+            groups_between: the frame in groups of rows that are equal by `order_by`.
+
+        Without a frame, aggregates and values read the rows from the first of the partition to the
+        last one that is equal by the order; without an order the whole partition.
+
+        Raises:
+            SchemaError: if a column is unknown, or a partition is by a map.
+            ExpressionError: if an expression, an order or a frame is invalid.
+
+        Examples:
+            >>> flights.window(partition_by="carrier", order_by="day").with_columns(
+            ...     total="sum(delay)"
+            ... ).select("carrier", "day", "total").rows()
+            [Row(carrier='AA', day=1, total=75.0), Row(carrier='AA', day=2, total=80.0), \
+Row(carrier='UA', day=1, total=20.0)]
+        """
+        frames = {
+            "rows_between": rows_between,
+            "range_between": range_between,
+            "groups_between": groups_between,
+        }
+        return windowed.windowed(
+            self._definition, partition_by, order_by, frames, self._host.types, self._collection
         )
 
     # -- helpers -------------------------------------------------------------------------------
@@ -539,102 +618,3 @@ def check_keys(schema: Schema, keys: list[int]) -> list[int]:
                 hint=f"group by its entries: group_by({as_entries(name, type_) + ' AS entries'!r})",
             )
     return keys
-
-
-def aggregate_definition(
-    source: Definition, keys: list[int], named: Mapping[str, str], types: SparkTypeResolver
-) -> Definition:
-    """Builds an aggregation: the keys, then a column for each aggregate; see `Grouped.agg`."""
-    if not named:
-        raise ExpressionError("agg: nothing to compute", hint="write agg(n='count(*)')")
-    for name, sql in named.items():
-        if not isinstance(sql, str):
-            raise ExpressionError(
-                f"agg: {name}={sql!r} is not a Spark SQL string", hint="write n='count(*)'"
-            )
-        refuse_windows(sql, "agg")
-    schema = source.schema
-    names = [schema.names[i] for i in keys]
-    aggregation = compile_aggregates(
-        named,
-        schema,
-        names,
-        types=types,
-        settings=types.settings,
-        functions=types.registered,
-    )
-    fields = [schema.fields[i] for i in keys]
-    fields += [Field(n, e.type) for n, e in zip(named, aggregation.outputs, strict=True)]
-    if len({f.name.lower() for f in fields}) < len(fields):
-        raise SchemaError("agg: a result and a key have the same name", hint="rename the result")
-    params = {"keys": keys, "named": dict(named), **recorded_settings(aggregation.settings)}
-    return source.then("aggregate", Schema(fields), params)
-
-
-def reduce_definition(
-    source: Definition,
-    keys: list[int],
-    function: Callable[[Any, list[Any]], Any],
-    schema: str | Schema,
-) -> Definition:
-    """Builds a function of groups; see `Grouped.reduce`."""
-    check_callable("reduce", function, "reduce(lambda key, rows: [(len(rows),)], 'n int')")
-    if not isinstance(schema, str | Schema):
-        raise SchemaError(
-            f"reduce: schema={schema!r} does not declare the columns of the function's rows",
-            hint="write them as Spark DDL: reduce(f, 'first string, n bigint')",
-        )
-    output = Schema.parse(schema) if isinstance(schema, str) else schema
-    fields = [*(source.schema.fields[i] for i in keys), *output.fields]
-    if len({f.name.lower() for f in fields}) < len(fields):
-        raise SchemaError("reduce: a result and a key have the same name", hint="rename the result")
-    return source.then("reduce", Schema(fields), {"keys": keys}, (function,))
-
-
-def first_rows_definition(
-    source: Definition,
-    keys: list[int],
-    k: int,
-    by: str | None,
-    offset: int,
-    types: SparkTypeResolver,
-    *,
-    rank: str | None = None,
-) -> Definition:
-    """Builds the first rows of each group, with their rank if `rank` names a column for it.
-
-    See `Grouped.top` and `Grouped.rank`.
-    """
-    what = "top" if rank is None else "rank"
-    _check_limits(what, k, offset)
-    width = len(source.schema)
-    source, order = ordered_by(source, by, what, types)
-    fields = list(source.schema.fields)
-    coded = Schema([*fields, Field(source.schema.unused("order"), "bigint")])
-    result = fields[:width]
-    if rank is not None:
-        if any(f.name.lower() == rank.lower() for f in result):
-            raise SchemaError(
-                f"rank: the column '{rank}' exists already", hint="pass name='another'"
-            )
-        result.append(Field(rank, "int"))
-    params = {"keys": keys, "by": order, "width": width, "k": k, "offset": offset}
-    params["rank"] = rank is not None
-    return source.then("order", coded, {"by": order}).then("top", Schema(result), params)
-
-
-def _check_limits(what: str, k: int, offset: int) -> None:
-    """Raises SchemaError if `k` is not an integer above 0, or `offset` is not one of at least 0.
-
-    Their sum must be below 2**31.
-    """
-    for name, number, least in (("k", k, 1), ("offset", offset, 0)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise SchemaError(
-                f"{what}: {name}={number!r} is not an integer of {least} or more",
-                hint=f"write .{what}(3, by='x desc')",
-            )
-    if k + offset >= 2**31:
-        raise SchemaError(
-            f"{what}: k + offset is {k + offset}, more than {2**31 - 1}", hint="use smaller numbers"
-        )

@@ -6,7 +6,7 @@ they are never interpreted as HTML or as control sequences of a terminal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nosync_nb.collections.definition import Definition
@@ -169,6 +169,22 @@ def _join(part: Definition) -> str:
     return f"join on {' and '.join(pairs)}: {gives}" if pairs else f"cross join: {gives}"
 
 
+def _range_join(part: Definition) -> str:
+    p = part.params
+    points, intervals = part.inputs[0].schema.names, part.inputs[1].schema.names
+    value = points[p["at"]]
+    tests = [f"{points[a]} = {intervals[b]}" for a, b in zip(p["left"], p["right"], strict=True)]
+    for name, sign, strict in zip(("low", "high"), (">", "<"), p["strict"], strict=True):
+        if p[name] is not None:
+            tests.append(f"{value} {sign}{'' if strict else '='} {intervals[p[name]]}")
+    return f"join in order on {' and '.join(tests)}: {listed_names(part.schema.names)}"
+
+
+def _intervals(part: Definition) -> str:
+    low, high = _names(part, [part.params["low"], part.params["high"]])
+    return f"intervals from {low} to {high}"
+
+
 def _joins(part: Definition) -> str:
     schemas = dict(zip(part.params["inputs"], [each.schema for each in part.inputs], strict=True))
     sets = [
@@ -195,6 +211,42 @@ def _top(part: Definition) -> str:
     after = f" after {offset:,}" if offset else ""
     order = _ordered(part)
     return f"{what}{after}{_keys_phrase(part)}{', ordered by ' + order if order else ''}"
+
+
+def _window(part: Definition) -> str:
+    params, width = part.params, part.params["width"]
+    calls = [
+        f"{name} = {_window_call(part, call)}"
+        for name, call in zip(part.schema.names[width:], params["calls"], strict=True)
+    ]
+    order = _ordered(part)
+    by = f", ordered by {order}" if order else ""
+    return f"window{_keys_phrase(part)}{by}: {', '.join(calls)}"
+
+
+def _window_call(part: Definition, call: Mapping[str, Any]) -> str:
+    """Returns a window function with its frame, as in SQL."""
+    text = call.get("sql")
+    if text is None:
+        given = _names(part, [call["argument"]]) if "argument" in call else []
+        given += [str(call["n"])] if call.get("n", 1) != 1 or call["function"] == "ntile" else []
+        given += _names(part, [call["default"]]) if "default" in call else []
+        text = f"{call['function']}({', '.join(given)})"
+    if call.get("skips_nulls"):
+        text += " ignore nulls"
+    unit, low, high = call.get("frame", ("range", None, 0))
+    if (unit, low, high) == ("range", None, 0):
+        return text
+    return f"{text} over {unit} {_bound(low, 'preceding')} to {_bound(high, 'following')}"
+
+
+def _bound(bound: int | str | None, unbounded: str) -> str:
+    if bound is None:
+        return f"unbounded {unbounded}"
+    if bound == 0:
+        return "current row"
+    sign, distance = str(bound)[0], str(bound).lstrip("+-")
+    return f"{distance} {'preceding' if sign == '-' else 'following'}"
 
 
 def _asof(part: Definition) -> str:
@@ -237,14 +289,19 @@ _PHRASES: dict[str, Callable[[Definition], str]] = {
     "explode": _explode,
     "filter": _filter,
     "iterate": _loop,
+    "intervals": _intervals,
     "join": _join,
     "joins": _joins,
     "order": lambda part: f"order by {_ordered(part)}",
+    "range_join": _range_join,
     "reduce": lambda part: f"reduce{_keys_phrase(part)} with {_functions(part)}",
     "ref": lambda part: part.name,
+    "refuse": lambda _: "fails if there is a row",
     "select": _select,
     "sessions": _sessions,
     "top": _top,
+    "unit": lambda _: "one row",
+    "window": _window,
     "variable": lambda part: _variable(part.params),
 }
 

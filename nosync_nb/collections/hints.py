@@ -21,7 +21,7 @@ _WHOLE = "group_by().agg(name='{}(x)') for all rows, or group_by(column).agg(...
 _UPSERT = "upsert(rows) on an input with key=; for a join of pandas, join(other, on=[...])"
 _FIRST_OF = "group_by('x').top(1, by='y') for one row of each x, distinct() for each row once"
 _SETS = "group_by(...).agg(...) for each set of columns, and union_all(...) of the results"
-_WINDOW = "group_by(...).rank(by='x', k=10) for ranks, or .reduce(function, schema='...')"
+_WINDOW = "window(partition_by='k', order_by='x').with_columns(n='row_number()')"
 _SPREAD = "agg(a=\"count_if(x = 'a')\", b=\"count_if(x = 'b')\"), a column for each value"
 _ROW = "map(function, schema='...') for a row of each row, flat_map(...) for any number"
 _LONG = "select('id', \"explode(map('a', a, 'b', b)) AS (name, value)\")"
@@ -92,7 +92,7 @@ ELSEWHERE = {
     "intersectAll": "except_all(one.except_all(other))",
     "intersect": "join(other, how='semi', on=[...])",
     "isin": "join(other, how='semi', on=[...])",
-    "crossJoin": "join(other, how='cross')",
+    "crossJoin": "join(other, how='cross'), or join(other, where='x < y') with a condition",
     "hvplot": "hvplot after you install it: pip install hvplot",
     "toPandas": "to_pandas()",
     "toArrow": "to_arrow()",

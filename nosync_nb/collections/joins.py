@@ -20,18 +20,20 @@ from typing import Any, NamedTuple
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.row_expressions import as_entries, stable
 from nosync_nb.collections.session_protocol import SparkTypeResolver
-from nosync_nb.errors import SchemaError, warn
+from nosync_nb.errors import ExpressionError, SchemaError, warn
 from nosync_nb.expressions import recorded_settings
 from nosync_nb.operators import CROSS_ROWS_MAX
 from nosync_nb.rows import Field, Schema, widens
 
+_CONDITION = re.compile(r"[<>=]|\b(and|or|between)\b", re.IGNORECASE)
+"""A part of the text of a condition."""
 _KINDS = ("inner", "left", "right", "full", "semi", "anti", "cross")
 _SPELLINGS = {"outer": "full", "leftsemi": "semi", "leftanti": "anti"}
 On = str | Sequence[str] | Mapping[str, str] | None
 """The keys of a join: a column, a list of columns, or a dict of left and right expressions."""
 
 
-class _Sides(NamedTuple):
+class JoinSides(NamedTuple):
     """The two sides of a join, prepared for the match.
 
     Attributes:
@@ -58,15 +60,15 @@ def join_definition(
     left: Definition, right: Definition, on: On, how: str, types: SparkTypeResolver
 ) -> Definition:
     """Joins two definitions; see `Collection.join`."""
-    kind = _kind(how)
+    kind = join_kind(how)
     if kind == "cross":
         return _cross(left, right, on)
-    sides = _match_sides(left, right, on, kind, types)
+    sides = match_sides(left, right, on, kind, types)
     if kind == "semi":
         return _without_computed_keys(_semi(sides), sides.widths[0])
     if kind == "anti":
         return _without_computed_keys(_anti(sides), sides.widths[0])
-    _check_columns(sides)
+    check_columns(sides)
     parts = [_inner(sides)]
     if kind in ("left", "full"):
         lonely = _without_computed_keys(_anti(sides), sides.widths[0])
@@ -76,7 +78,7 @@ def join_definition(
     return Definition("concat", parts[0].schema, tuple(parts)) if len(parts) > 1 else parts[0]
 
 
-def _kind(how: str) -> str:
+def join_kind(how: str) -> str:
     """Returns the kind of a join that is written in any of Spark's spellings."""
     plain = how.lower().replace("_", "") if isinstance(how, str) else ""
     kind = _SPELLINGS.get(plain) or plain.removesuffix("outer")
@@ -85,9 +87,9 @@ def _kind(how: str) -> str:
     return kind
 
 
-def _match_sides(
+def match_sides(
     left: Definition, right: Definition, on: On, kind: str, types: SparkTypeResolver
-) -> _Sides:
+) -> JoinSides:
     """Returns the two sides with resolved keys; matching keys have the same type."""
     named = _key_pairs(on)
     widths = (len(left.schema), len(right.schema))
@@ -105,7 +107,7 @@ def _match_sides(
     outer = kind in ("right", "full")
     gone = {b for a, b in pairs if not outer or a < widths[0]}
     rest = [i for i in range(widths[1]) if i not in gone]
-    return _Sides(left, right, pairs, widths, rest)
+    return JoinSides(left, right, pairs, widths, rest)
 
 
 def _key_pairs(on: On) -> list[tuple[str, str]]:
@@ -113,7 +115,8 @@ def _key_pairs(on: On) -> list[tuple[str, str]]:
     if on is None:
         raise SchemaError(
             "join: no key columns",
-            hint="name the key columns: on='id' or on={'a': 'b'}; or how='cross'",
+            hint="name the key columns: on='id' or on={'a': 'b'}; or write a condition:"
+            " where='at BETWEEN start AND stop'; or how='cross'",
         )
     if isinstance(on, str):
         on = [on]
@@ -123,7 +126,8 @@ def _key_pairs(on: On) -> list[tuple[str, str]]:
         if not isinstance(key, str):
             raise SchemaError(
                 f"join: {key!r} is neither a column nor an expression",
-                hint="write on='id', on=['a', 'b'] or on={'lower(a)': 'b'}",
+                hint="write on='id', on=['a', 'b'] or on={'lower(a)': 'b'}; or where='x < y' for"
+                " a condition on columns of both sides",
             )
     if not named:
         raise SchemaError(
@@ -184,7 +188,15 @@ def _with_computed_keys(
         if re.fullmatch(r"\w+", key) or key in schema:
             places.append(schema.index(key))
             continue
-        compiled = stable(side, key, "join", types)
+        try:
+            compiled = stable(side, key, "join", types)
+        except ExpressionError as error:
+            if not _CONDITION.search(key):
+                raise
+            raise ExpressionError(
+                f"join: the key {key!r} is not an expression of one side: {error}",
+                hint=f"write a condition on both sides with where={key!r}",
+            ) from error
         if compiled.is_column:
             places.append(compiled.columns[0])
             continue
@@ -255,7 +267,7 @@ def _widened(side: Definition, fields: list[Field]) -> Definition:
     return side if schema.types == side.schema.types else side.then("widen", schema)
 
 
-def _check_columns(sides: _Sides) -> None:
+def check_columns(sides: JoinSides) -> None:
     """Raises SchemaError if both sides have a column of the same name in the result."""
     taken = {f.name.lower() for f in sides.left.schema.fields[: sides.widths[0]]}
     for i in sides.rest:
@@ -269,13 +281,13 @@ def _without_computed_keys(side: Definition, width: int) -> Definition:
     return side if len(side.schema) == width else side.columns(range(width))
 
 
-def _inner(sides: _Sides) -> Definition:
+def _inner(sides: JoinSides) -> Definition:
     """Builds the inner join."""
     outputs = [[0, i] for i in range(sides.widths[0])] + [[1, i] for i in sides.rest]
     return _pairs(sides.left, sides.right, sides.pairs, sides.schema(), outputs)
 
 
-def _semi(sides: _Sides) -> Definition:
+def _semi(sides: JoinSides) -> Definition:
     """Builds the left rows that have a partner, with their own counts."""
     keys = sides.right.columns(_distinct([b for _, b in sides.pairs])).then("distinct")
     places = {b: i for i, b in enumerate(_distinct([b for _, b in sides.pairs]))}
@@ -288,13 +300,13 @@ def _distinct(places: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(places))
 
 
-def _anti(sides: _Sides) -> Definition:
+def _anti(sides: JoinSides) -> Definition:
     """Builds the left rows without a partner."""
     partners = _semi(sides).then("negate")
     return Definition("concat", sides.left.schema, (sides.left, partners))
 
 
-def _padded_left(sides: _Sides) -> Definition:
+def _padded_left(sides: JoinSides) -> Definition:
     """Builds the right rows without a partner, with their keys in the left columns."""
     back = [(b, a) for a, b in sides.pairs]
     lonely = _anti(sides._replace(left=sides.right, right=sides.left, pairs=back))
@@ -317,8 +329,8 @@ def _cross(left: Definition, right: Definition, on: On) -> Definition:
             "join: a cross join has no key columns", hint="leave out on=, or use how='inner'"
         )
     width = len(left.schema)
-    sides = _Sides(left, right, [], (width, len(right.schema)), list(range(len(right.schema))))
-    _check_columns(sides)
+    sides = JoinSides(left, right, [], (width, len(right.schema)), list(range(len(right.schema))))
+    check_columns(sides)
     warn(
         "join: how='cross' pairs every row with every row; whenever a row changes, all its"
         f" pairs change. An epoch may return {CROSS_ROWS_MAX:,} rows at most; join on a key if"

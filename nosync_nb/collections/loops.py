@@ -273,6 +273,33 @@ def _variable_title(name: str, sources: Mapping[str, Any]) -> str:
     return f" '{name}'" if len(sources) > 1 else ""
 
 
+def loop_definition(source: Definition, level: int, following: Definition) -> Definition:
+    """Builds a loop that repeats until nothing changes.
+
+    Args:
+        level: the number of loops around it, which is a parameter of its variables.
+        following: the next value of the variable, with the schema of `source`.
+    """
+    (loop,) = _outputs([source], [following], level, None, _variables_of(following, level))
+    return loop
+
+
+def _variables_of(body: Definition, level: int) -> tuple[Definition, ...]:
+    """Returns the variables of a level in the body of a loop."""
+    found: dict[int, Definition] = {}
+    seen: set[int] = set()
+    waiting = [body]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or level not in each.levels:
+            continue
+        seen.add(id(each))
+        if each.op == "variable" and each.params["level"] == level:
+            found[id(each)] = each
+        waiting += each.inputs
+    return tuple(found.values())
+
+
 def _outputs(
     sources: list[Definition],
     results: list[Definition],

@@ -349,11 +349,17 @@ class Readable(SessionBound, ArrowStream):
         """Explains the computation: the plan from the result down to its inputs, with the reasons.
 
         The result is a text; a notebook shows it with sections that open and close. It lists the
-        columns that each operator reads or drops, and the filters that were moved. It lists each
-        arrangement that is maintained for lookups, with its stages, rows and bytes. For each input,
-        it lists the lookups that a change of the input causes.
+        columns that each operator reads or drops, and the filters that were moved. It lists the
+        rows to which the work of an update is proportional, and the expressions that wait for
+        Spark. It lists each arrangement that is maintained for lookups, with its stages, rows and
+        bytes. For each input, it lists the lookups that a change of the input causes, and the
+        operators that the change reaches.
 
-        Cost: O(operators of the collection + nodes of the session); no row is read.
+        A collection that is not a stage is explained as if it became one, and nothing is defined.
+        The sizes of the arrangements that do not exist yet are estimates.
+
+        Cost: O(operators of the collection + nodes of the session). For a collection that is not a
+        stage, also its compilation and 1,024 rows of each input.
 
         Examples:
             >>> print(late.explain())

@@ -123,8 +123,12 @@ class SessionProtocol(Protocol):
     def history(self, definition: Definition) -> list[range]:
         """Returns the readable epochs as ranges."""
 
-    def explain(self, definition: Definition) -> ExplainOutput:
-        """Explains the current computation of a collection."""
+    def explain(self, definition: Definition, title: str = "collection") -> ExplainOutput:
+        """Explains the current computation of a collection.
+
+        Args:
+            title: the title of a collection that has no name.
+        """
 
     def frame(self, definition: Definition, at: Any) -> Any:
         """Returns the rows as a Spark DataFrame, with duplicates repeated."""

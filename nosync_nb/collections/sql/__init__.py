@@ -1,0 +1,1 @@
+"""SQL queries as definitions: parsing, name resolution, unnesting and translation."""

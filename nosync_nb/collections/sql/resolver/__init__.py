@@ -1,0 +1,1 @@
+"""Resolves the names of a query: from its syntax tree to relational algebra."""

@@ -1,0 +1,180 @@
+"""Resolves expressions: the user's text, with columns in place of names, calls and subqueries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from sqlglot import exp
+
+from nosync_nb.collections.sql.algebra import Column, Scalar, single_spaced
+from nosync_nb.collections.sql.comparisons import comparisons_of
+from nosync_nb.collections.sql.grammar import NOWHERE, TextSpan, span_of
+from nosync_nb.collections.sql.resolver.context import Context
+from nosync_nb.collections.sql.resolver.groups import (
+    GROUPING_FUNCTIONS,
+    aggregate_column,
+    group_key,
+    grouping_value,
+)
+from nosync_nb.collections.sql.resolver.rows import Rows
+from nosync_nb.collections.sql.resolver.scope import UNGROUPED, Scope
+from nosync_nb.collections.sql.resolver.subqueries import (
+    exists_mark,
+    in_value,
+    not_in_value,
+    quantified,
+    scalar_subquery,
+)
+from nosync_nb.collections.sql.resolver.trees import (
+    is_aggregate_call,
+    text_literal,
+    without_parentheses,
+)
+from nosync_nb.collections.sql.resolver.window_clause import window_column
+
+_Pieces = tuple[str | Column, ...]
+
+
+def resolve_scalar(context: Context, tree: Any, rows: Rows) -> Scalar:
+    """Resolves an expression over rows, which are extended by what its subqueries return."""
+    pieces = resolve_pieces(context, tree, [tree], rows)
+    inner = without_parentheses(tree)
+    sides = None
+    if isinstance(inner, exp.EQ | exp.NullSafeEQ):
+        operands = (inner.left, inner.right)
+        if not any(isinstance(each, exp.Any | exp.All) for each in operands):
+            left, right = (resolve_scalar(context, each, rows) for each in operands)
+            sides = (left, right)
+    compared = comparisons_of(inner, partial(context.scalar, rows=rows))
+    return Scalar(pieces, span_of(tree), sides, isinstance(inner, exp.NullSafeEQ), *compared)
+
+
+def resolve_pieces(context: Context, tree: Any, parts: Iterable[Any], rows: Rows) -> _Pieces:
+    """Returns the text of a tree in which some of its parts are resolved over rows."""
+    found: list[tuple[TextSpan, _Pieces]] = []
+    waiting = list(parts)
+    while waiting:
+        each = waiting.pop()
+        value = _value(context, each, rows)
+        if value is None:
+            waiting += list(each.iter_expressions())
+        else:
+            found.append((span_of(each), value))
+    span = span_of(tree)
+    text = context.cut(tree) if span != NOWHERE else tree.sql("spark")  # JOIN without ON: true
+    pieces: list[str | Column] = []
+    at = span.start
+    for part, value in sorted(found, key=lambda pair: pair[0]):
+        pieces += [single_spaced(text[at - span.start : part.start - span.start]), *value]
+        at = part.stop
+    pieces.append(single_spaced(text[at - span.start :]))
+    return tuple(each for each in pieces if each != "")
+
+
+def _value(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
+    """Returns what stands for a part of an expression; None: its parts are resolved instead."""
+    if rows.groups is not None and (key := group_key(context, tree, rows.groups)) is not None:
+        return (key,)
+    if isinstance(tree, exp.Column):
+        return _column(context, tree, rows)
+    if isinstance(tree, exp.Window):
+        return (window_column(context, tree, rows),)
+    if isinstance(tree, exp.Exists) and isinstance(tree.this, exp.Query):
+        return (exists_mark(context, tree, rows),)
+    if isinstance(tree, exp.In) and tree.args.get("query") is not None:
+        return in_value(context, tree, rows)
+    if isinstance(tree, exp.Binary) and isinstance(tree.right, exp.Any | exp.All):
+        return quantified(context, tree, rows)
+    if isinstance(tree, exp.Subquery | exp.Select | exp.SetOperation):
+        return (scalar_subquery(context, tree, rows),)
+    if is_aggregate_call(tree):
+        return (aggregate_column(context, tree, rows),)
+    if isinstance(tree, exp.Tuple) or _is_call(tree, "struct"):
+        return _struct(context, tree, rows)
+    if isinstance(tree, exp.Anonymous) and str(tree.this).lower() in GROUPING_FUNCTIONS:
+        return grouping_value(context, tree, rows)
+    negated = without_parentheses(tree.this) if isinstance(tree, exp.Not) else None
+    if isinstance(negated, exp.In) and negated.args.get("query") is not None:
+        return not_in_value(context, negated, rows)
+    return None
+
+
+def _is_call(tree: Any, name: str) -> bool:
+    return isinstance(tree, exp.Anonymous) and str(tree.this).lower() == name
+
+
+def _struct(context: Context, tree: Any, rows: Rows) -> _Pieces:
+    """Returns `struct(a, b + 1 AS c)` or `(a, b)`, whose fields have the names of the columns."""
+    pieces: list[str | Column] = ["named_struct("]
+    for i, each in enumerate(tree.expressions):
+        if isinstance(each, exp.Star) or (
+            isinstance(each, exp.Column) and isinstance(each.this, exp.Star)
+        ):
+            alias = each.table.lower() if isinstance(each, exp.Column) else None
+            for table in rows.scope.tables:
+                if alias == table.alias.lower() or (alias is None and not table.qualified_only):
+                    for c in table.columns:
+                        pieces += [", " * (len(pieces) > 1), text_literal(c.name), ", ", c.column]
+            continue
+        value = each.this if isinstance(each, exp.Alias) else each
+        is_named = isinstance(each, exp.Alias | exp.Column)
+        name = each.alias_or_name if is_named else f"col{i + 1}"
+        pieces += [", " * (len(pieces) > 1), text_literal(name), ", "]
+        pieces += context.scalar(value, rows).pieces
+    return (*pieces, ")")
+
+
+def _column(context: Context, tree: exp.Column, rows: Rows) -> _Pieces:
+    """Resolves a name: a column, an alias of an earlier item, or a field of a struct."""
+    parts = tree.parts
+    names = [part.name for part in parts]
+    first = names[0].lower()
+    if len(names) == 1 and first in rows.results:
+        return (rows.results[first],)
+    scope: Scope | None = rows.scope
+    while scope is not None:
+        found, used = scope.find(names)
+        if len(found) > 1:
+            raise context.failed(
+                tree,
+                f"[AMBIGUOUS_REFERENCE] {'.'.join(names)!r} is a column of several tables",
+                "write table.column",
+            )
+        if found:
+            (one,) = found
+            if one.column == UNGROUPED:
+                raise context.failed(
+                    tree,
+                    f"[MISSING_AGGREGATION] the column {names[-1]!r} is neither in GROUP BY nor in"
+                    " an aggregate",
+                    "add it to GROUP BY, or use min(), max() or any other aggregate",
+                )
+            return (one.column, *_fields(context, parts[used:]))
+        if scope is rows.scope and first in rows.aliases:
+            alias = _alias(context, first, rows)
+            return ("(", *alias.pieces, ")", *_fields(context, parts[1:]))
+        scope = scope.outer
+    known = [each.name for each in rows.scope.columns()]
+    raise context.failed(
+        tree,
+        f"[UNRESOLVED_COLUMN] there is no column {'.'.join(names)!r}",
+        f"the columns are {', '.join(known)}" if known else "name a table in FROM",
+    )
+
+
+def _fields(context: Context, parts: Iterable[Any]) -> tuple[str, ...]:
+    return tuple("." + context.cut(part) for part in parts)
+
+
+def _alias(context: Context, name: str, rows: Rows) -> Scalar:
+    """Resolves the item of the SELECT list that has an alias."""
+    known = rows.resolved.get(name)
+    if known is None:
+        tree = rows.aliases.pop(name)  # while it is resolved, the alias does not exist
+        try:
+            known = rows.resolved[name] = resolve_scalar(context, tree, rows)
+        finally:
+            rows.aliases[name] = tree
+    return known
