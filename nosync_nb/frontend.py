@@ -19,6 +19,8 @@ from nosync_nb.collections.comparison import (
 )
 from nosync_nb.collections.definition import check_name
 from nosync_nb.collections.session_protocol import Stopped
+from nosync_nb.collections.sql.statements import statement_kinds
+from nosync_nb.collections.sql.vocabulary import sql_functions
 from nosync_nb.dataflow.runtime.activity import Activity
 from nosync_nb.rows import Schema
 from nosync_nb.session.durability.replication import ReplicaStatus
@@ -27,6 +29,7 @@ from nosync_nb.session.info import Replicas, SessionInfo, SparkControl, TrustRep
 from nosync_nb.session.maintenance.disk_usage import DiskUsage
 from nosync_nb.session.overview import FailureCost, Overview, OverviewMark, StageOutline
 from nosync_nb.session.reads.paging import Cursor
+from nosync_nb.session.sql.results import StatementResult
 from nosync_nb.session.state.report import StageReport
 from nosync_nb.session.state.transactions import PendingInputChanges, Transaction
 from nosync_nb.session.writes.idempotency import is_skipped_load
@@ -74,6 +77,7 @@ __all__ = [
     "SparkControl",
     "StageOutline",
     "StageReport",
+    "StatementResult",
     "Stopped",
     "Transaction",
     "TrustReport",
@@ -86,5 +90,7 @@ __all__ = [
     "is_spark_session",
     "parse_budget",
     "restart_conf",
+    "sql_functions",
     "start_spark",
+    "statement_kinds",
 ]

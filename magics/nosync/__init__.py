@@ -16,6 +16,7 @@ from nosync.extension import (
     input,
     load_ipython_extension,
     session,
+    sql,
     unload_ipython_extension,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "input",
     "load_ipython_extension",
     "session",
+    "sql",
     "unload_ipython_extension",
 ]
 

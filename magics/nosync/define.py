@@ -86,7 +86,7 @@ def define_cell(notebook: Notebook, line: str, source: str, options: dict[str, A
         if value is collection:
             value = session[name]
     _report_hidden(notebook, body.names)
-    _show_reports(notebook, reports, aliases)
+    show_reports(notebook, reports, aliases)
     return value
 
 
@@ -253,7 +253,7 @@ def _split_names(
     return named, aliases
 
 
-def _show_reports(
+def show_reports(
     notebook: Notebook, reports: Sequence[StageReport], aliases: dict[str, str | None]
 ) -> None:
     """Shows one line per stage: rows, epoch, time, placement, durability."""

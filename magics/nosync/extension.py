@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nosync.magic import NoSync
     from nosync.notebook import Notebook
-    from nosync_nb import Input, Session
+    from nosync_nb import Collection, Input, Session
 
 _COLLECTION = ("nosync_nb.collections.collection", "Collection")
 _REPORT = ("nosync_nb.session.state.report", "RecoveryReport")
@@ -191,6 +191,20 @@ def epoch(*, once: Any = None, label: str | None = None) -> AbstractContextManag
     """
     __tracebackhide__ = True
     return session().epoch(once=once, label=label)
+
+
+def sql(query: str) -> Collection:
+    """A SELECT over the inputs and stages of the notebook's session, as a collection.
+
+    Examples:
+        >>> planes = nosync.input("planes", "tail string, seats int")
+        >>> planes.insert([("N1", 150)]), nosync.commit()
+        (1, 1)
+        >>> nosync.sql("SELECT tail FROM planes WHERE seats > 100").rows()
+        [Row(tail='N1')]
+    """
+    __tracebackhide__ = True
+    return session().sql(query)
 
 
 def commit(*, wait: Literal["disk", "replicas"] | None = None, label: str | None = None) -> int:

@@ -1,6 +1,7 @@
 """Installs the kernel "Python 3 (NoSync)", which loads the extension at its start.
 
-So no cell has to load it after a restart.
+So no cell has to load it after a restart. The JupyterLab extension, which highlights `%%dd sql`
+cells, is installed beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from typing import Any
 NAME = "nosync"
 LOGOS = Path(__file__).parent / "logos"
 """The kernel's logos for launchers: an SVG, and two PNG files drawn from it."""
+
+LAB_EXTENSION = Path(__file__).parent / "labextension"
+"""The JupyterLab extension, as JupyterLab loads it."""
 
 
 def kernel_spec(executable: str = sys.executable) -> dict[str, Any]:
@@ -47,4 +51,7 @@ def install(*, user: bool = False, prefix: str | None = None) -> str:
         (Path(folder) / "kernel.json").write_text(text, "utf-8")
         manager = KernelSpecManager()
         place: str = manager.install_kernel_spec(folder, NAME, user=user, prefix=prefix)
+    shared = Path(place).parent.parent  # .../share/jupyter/kernels/nosync
+    target = shared / "labextensions" / NAME
+    shutil.copytree(LAB_EXTENSION, target, dirs_exist_ok=True)
     return place

@@ -23,6 +23,8 @@ from IPython.display import display
 from nosync.define import define_cell
 from nosync.notebook import Notebook, set_budget
 from nosync.settings import Settings
+from nosync.sql_cells import run_sql_cell
+from nosync.sql_completion import complete_sql, sql_before_cursor
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -107,12 +109,25 @@ class NoSync(Settings):
         Each top-level name that the cell binds to a collection becomes a stage with its last
         value. Names that begin with an underscore, containers and locals of functions do not.
 
+        A cell that begins with `%%dd sql` has SQL statements, separated by semicolons. They are one
+        transaction: CREATE [OR REPLACE] [TEMPORARY] VIEW, DROP VIEW, INSERT INTO, DELETE FROM,
+        UPDATE, MERGE INTO, and at the end SELECT, SHOW TABLES, DESCRIBE or EXPLAIN, whose result is
+        shown and not stored.
+
         Examples::
 
             %%dd
             delays = flights.group_by("carrier").agg(avg_delay="avg(dep_delay)")
             worst = delays.filter("avg_delay > 15")
 
+            %%dd sql
+            CREATE VIEW late AS SELECT * FROM flights WHERE dep_delay > 60;
+            SELECT carrier, count(*) FROM late GROUP BY carrier ORDER BY carrier
+
+            %%dd sql late
+            SELECT * FROM flights WHERE dep_delay > 60
+
+            %dd sql SELECT count(*) FROM flights
             %dd status
             %dd travel worst
         """
@@ -121,13 +136,19 @@ class NoSync(Settings):
             from nosync.commands.dispatch import run
 
             return _display_if_dropped(self.notebook.shell, run(self.notebook, line))
+        words = line.split()
+        is_sql = words[:1] == ["sql"]
+        named = [word for word in words[1:2] if not word.startswith("-")] if is_sql else []
+        written = " ".join(words[1 + len(named) :]) if is_sql else line
         try:
-            arguments = vars(parse_argstring(self.dd, line))
+            arguments = vars(parse_argstring(self.dd, written))
         except UsageError as error:
             raise UsageError(f"%%dd: {error}; `%%dd?` lists the options") from None
         if not cell.strip():
             raise UsageError("%%dd: the cell is empty; write definitions below the first line")
         options = {name: value for name, value in arguments.items() if value is not None}
+        if is_sql:
+            return run_sql_cell(self.notebook, cell, named[0] if named else None, options)
         return define_cell(self.notebook, line, cell, options)
 
 
@@ -176,7 +197,7 @@ def candidates(notebook: Notebook, line: str) -> list[str]:
         return []
     kind, rest = match.groups()
     if kind == "%%":
-        return list(_CELL_OPTIONS)
+        return [*_CELL_OPTIONS, "sql"]
     from nosync.commands.dispatch import COMMANDS, options_of
 
     words = rest.split(" ")
@@ -207,6 +228,17 @@ def _matcher(notebook: Notebook) -> Any:
 
     @context_matcher()
     def nosync_matcher(context: Any) -> Any:
+        sql = sql_before_cursor(context.full_text, _cursor(context))
+        if sql is not None:
+            found = complete_sql(*sql, *_sql_names(notebook))
+            return {
+                "completions": [
+                    SimpleCompletion(each.text, type=each.kind) for each in found.items
+                ],
+                "matched_fragment": found.fragment,
+                "suppress": True,
+                "ordered": True,  # columns before functions and keywords
+            }
         line = context.full_text[: _cursor(context)].rsplit("\n", 1)[-1]
         token = line.rsplit(" ", 1)[-1] if " " in line else ""
         words = [word for word in candidates(notebook, line) if word.startswith(token)]
@@ -219,6 +251,16 @@ def _matcher(notebook: Notebook) -> Any:
         }
 
     return nosync_matcher
+
+
+def _sql_names(notebook: Notebook) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+    """Returns the columns of all tables by name, and the names of functions."""
+    session = notebook.opened
+    if session is None or session.closed:
+        return {}, ()
+    from nosync_nb.frontend import sql_functions
+
+    return session.info.sql_tables(), sql_functions()
 
 
 def _cursor(context: Any) -> int:

@@ -65,6 +65,15 @@ class SessionInfo:
         """
         return self._services.publisher.store.log.id.hex()
 
+    def sql_tables(self) -> dict[str, tuple[str, ...]]:
+        """Returns the columns of each table of SQL by name: inputs, stages and temporary views.
+
+        Examples:
+            >>> session.info.sql_tables()["late"]
+            ('carrier', 'day', 'delay')
+        """
+        return self._services.sql_tables.columns()
+
     @property
     def forked_from(self) -> str | None:
         """The id of the log that this branch was forked from; None if the log is no branch.

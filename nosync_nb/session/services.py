@@ -31,6 +31,10 @@ from nosync_nb.session.reads.reader import SnapshotReader
 from nosync_nb.session.recovery import recover
 from nosync_nb.session.recovery.recover import RecoveryState
 from nosync_nb.session.recovery.repair import RepairService, StageRecovery
+from nosync_nb.session.sql.changes import InputStatements
+from nosync_nb.session.sql.evaluate import StatementReader
+from nosync_nb.session.sql.execute import SqlService
+from nosync_nb.session.sql.tables import SqlTables
 from nosync_nb.session.state.limits import UserLimits
 from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.session.state.publisher import Publisher
@@ -149,6 +153,17 @@ class Services:
         self.ingest = ingest = IngestService(
             writer_lock, publisher, transactions, spark_connection, repairs
         )
+        self.sql_tables = sql_tables = SqlTables(publisher, follower)
+        statement_reader = StatementReader(
+            writer_lock, publisher, transactions, spark_connection, reader, follower
+        )
+        changes = InputStatements(
+            publisher, transactions, ingest, statement_reader, sql_tables, types
+        )
+        self.sql = SqlService(
+            writer_lock, publisher, transactions, host, definitions, commits, sql_tables, changes,
+            statement_reader,
+        )  # fmt: skip
         feeds = writer_lock, publisher, subscriptions, commits, ingest, load_registry
         self.folder_watches = FolderWatches(*feeds)
         self.stream_feeds = StreamFeeds(*feeds)

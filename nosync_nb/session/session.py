@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -25,13 +26,15 @@ from typing import Any, Literal
 from nosync_nb.collections.collection import Collection, iterate_together
 from nosync_nb.collections.comparison import Comparison
 from nosync_nb.collections.definition import check_name, reference_to
-from nosync_nb.collections.session_protocol import session_of
+from nosync_nb.collections.explain_output import ExplainOutput
+from nosync_nb.collections.session_protocol import definition_of, session_of
 from nosync_nb.errors import FencedError, StageError, one_line
 from nosync_nb.session.backfill.plan import earliest_replay_epoch
 from nosync_nb.session.feeds.stream import StreamFeed
 from nosync_nb.session.info import Replicas, SessionInfo, SparkControl
 from nosync_nb.session.reads.paging import Cursor
 from nosync_nb.session.services import Services
+from nosync_nb.session.sql.results import StatementResult
 from nosync_nb.session.state.report import StageReport
 from nosync_nb.session.state.transactions import PendingInputChanges, Transaction
 from nosync_nb.session.timetravel.rewind import RewindReport
@@ -362,6 +365,96 @@ class Session:
         if stage.is_input:
             return self._input(name)
         return Collection(self._services.host, reference_to(name, stage.schema))
+
+    def sql(self, query: str) -> Collection:
+        """A SELECT over inputs and stages, as a collection that is maintained like any other.
+
+        Args:
+            query: Spark SQL. Tables are inputs and stages by name, in any case.
+
+        Raises:
+            SqlError: if the text is not one query, a name is unknown or ambiguous, or a clause is
+                not supported; shows the line with a caret.
+
+        Cost: defines nothing and reads nothing; in proportion to the text.
+
+        Examples:
+            >>> session.sql("SELECT carrier, count(*) AS n FROM flights GROUP BY carrier").rows()
+            [Row(carrier='AA', n=2), Row(carrier='UA', n=1)]
+        """
+        return self._services.sql.collection(query)
+
+    def explain(self, query: str | Collection) -> ExplainOutput:
+        """Explains a query, a collection or a stage; nothing is defined and nothing is computed.
+
+        Args:
+            query: a SELECT, the name of a stage or an input, or a collection.
+
+        Returns:
+            the text of `Collection.explain`. For a query it has the state that a stage of this
+            query would store, with estimates of the rows and bytes.
+
+        Raises:
+            SqlError: if the text is not one query; see `sql`.
+            StageError: if a single word is not the name of a stage or an input, or if a collection
+                belongs to another session.
+
+        Cost: that of `Collection.explain`.
+
+        Examples:
+            >>> print(session.explain("SELECT carrier, count(*) n FROM flights GROUP BY 1"))
+            query
+              aggregate by carrier: n = count(*)
+              flights ...
+            ...
+        """
+        host = self._services.host
+        if not isinstance(query, str):
+            return host.explain(definition_of("explain", query, host, "the argument"))
+        self._services.follower.refresh()
+        name = query.strip()
+        if name in self or not re.search(r"\s", name):
+            stage = self._services.publisher.snapshot.stage(name)
+            return host.explain(reference_to(name, stage.schema))
+        return host.explain(definition_of("explain", self.sql(query), host, "the query"), "query")
+
+    def execute(
+        self, statements: str, *, commit: bool = False, **options: Any
+    ) -> list[StatementResult]:
+        """Runs SQL statements that are separated by semicolons: all of them, or none.
+
+        CREATE [OR REPLACE] [TEMPORARY] VIEW, DROP VIEW, INSERT INTO, DELETE FROM, UPDATE, MERGE
+        INTO; at the end also SELECT, SHOW TABLES, SHOW VIEWS, DESCRIBE and EXPLAIN. A view is a
+        stage. A temporary view is a name for a query in this session object; it is not logged. Each
+        statement sees the changes of those before it. Values are converted to the types of columns
+        by Spark's store assignment (ANSI).
+
+        The changes are one epoch. In an `epoch` block or in a notebook's cell they are part of its
+        transaction; a view is defined at once, as by `define`.
+
+        Args:
+            commit: True to commit them as an epoch of their own in a block or cell, too.
+            options: those of `define`, for the stages of CREATE VIEW.
+
+        Raises:
+            SqlError: a statement is not SQL, does not fit the tables or their types, or writes to a
+                stage; shows the line with a caret. Nothing has changed.
+            NosyncError: an error of a definition, a value or the commit. Nothing has changed.
+
+        Cost: that of the queries: DELETE, UPDATE and MERGE read the tables that they name.
+
+        Examples:
+            >>> results = session.execute('''
+            ...     INSERT INTO flights VALUES ('UA', 2, 7.0);
+            ...     UPDATE flights SET delay = delay + 1 WHERE carrier = 'AA';
+            ...     CREATE VIEW per_day AS SELECT day, count(*) AS n FROM flights GROUP BY day
+            ... ''')
+            >>> [(each.statement, each.inserted, each.updated) for each in results]
+            [('INSERT', 1, 0), ('UPDATE', 0, 2), ('CREATE VIEW', 0, 0)]
+            >>> session["per_day"].rows()
+            [Row(day=1, n=2), Row(day=2, n=2)]
+        """
+        return self._services.sql.execute(statements, commit=commit, **options)
 
     def _input(self, name: str) -> Input:
         services, stage = self._services, self._services.publisher.snapshot.stage(name)

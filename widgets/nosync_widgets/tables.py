@@ -138,7 +138,7 @@ def collection_table(
     none = ended is not None and at is None
     rows = [] if none else collection.rows(at=at, limit=limit + 1)
     total = len(collection) if len(rows) > limit and at is None else None
-    return _first(title, collection.schema, rows, limit, total, ended)
+    return rows_table(title, collection.schema, rows, limit, total, ended)
 
 
 def cursor_table(name: str, cursor: Cursor, limit: int) -> Table:
@@ -146,7 +146,7 @@ def cursor_table(name: str, cursor: Cursor, limit: int) -> Table:
     rows = cursor.page(cursor.order, 0, limit + 1)
     total = cursor.count() if len(rows) > limit else None
     title = f"{name} at epoch {cursor.epoch}{ordered_by(cursor.schema.names, cursor.order)}"
-    return _first(title, cursor.schema, rows, limit, total, cursor.stopped)
+    return rows_table(title, cursor.schema, rows, limit, total, cursor.stopped)
 
 
 def changed_rows(
@@ -183,15 +183,15 @@ def ordered_by(names: Sequence[str], order: Iterable[Sequence[Any]]) -> str:
     return f" by {', '.join(keys)}" if keys else ""
 
 
-def _first(
+def rows_table(
     title: str,
     schema: Schema,
     rows: Sequence[Any],
     limit: int,
     total: int | None,
-    stopped: Stopped | None,
+    stopped: Stopped | None = None,
 ) -> Table:
-    """Builds a table of the first `limit` rows; `rows` has one more if there are further rows."""
+    """Returns a table of the first `limit` rows; `rows` has one more if there are further rows."""
     beyond = "" if total is None else f" of {formats.count(total, 'row')}"
     return Table(
         caption=title,

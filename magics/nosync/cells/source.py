@@ -20,6 +20,9 @@ _SECRET = re.compile(
 )
 """Matches names that suggest a secret, and lines that may contain one."""
 
+_INSERT = re.compile(r"\.insert\(|\bINSERT\s+INTO\s", re.IGNORECASE)
+"""Matches calls and SQL statements that insert rows."""
+
 _PLAIN = re.compile(r"\s*(#|%|!|import\s|from\s|$)")
 """Matches lines that do not describe a cell: comments, magics, imports and empty lines."""
 
@@ -33,8 +36,8 @@ class CellSource(NamedTuple):
         loops: the bound names that are only loop variables.
         imports: the names that only imports bind, each with a statement that imports it again.
         names: all names in the code.
-        repeatable: True if the source calls no `insert`, or mentions `once`: running the cell
-            again inserts no row twice.
+        repeatable: True if the source has no `insert`, in Python or SQL, or mentions `once`:
+            running the cell again inserts no row twice.
     """
 
     text: str
@@ -90,7 +93,7 @@ def read_cell(source: str, transform: Callable[[str], str]) -> CellSource:
     body = source
     if source.lstrip().startswith("%%"):  # the body of most cell magics is code
         body = source.lstrip().partition("\n")[2]
-    repeatable = not re.search(r"\.insert\(", body) or "once" in body
+    repeatable = not _INSERT.search(body) or "once" in body
     try:
         code = transform(body)
         tree = ast.parse(code)

@@ -36,6 +36,7 @@ _SPARKS = ("py4j", "pyspark")
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _CALL = re.compile(r"(\w+)\.(\w+)\(\) ")
 _WHATEVER = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+_SQL = re.compile(r": %?%dd sql\b")
 _MAGIC = "get_ipython().run_"
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -160,7 +161,9 @@ def render(
     """
     lines = [f"{_RED}{type(error).__name__}{_PLAIN}: {formats.visible(str(error))}"]
     lines += map(formats.visible, getattr(error, "__notes__", ()))
-    lines += list(_cell_lines(shell, trace) if place is None else _cell_line(shell, place))[-1:]
+    where = list(_cell_lines(shell, trace) if place is None else _cell_line(shell, place))[-1:]
+    if getattr(error, "span", None) is None or not any(map(_SQL.search, where)):
+        lines += where  # else the message has the line of the cell, with a caret
     cause = error.__cause__
     if cause is not None and getattr(error, "kind", "") == "stage" and not _is_from_spark(cause):
         cause_text = formats.visible(str(cause))

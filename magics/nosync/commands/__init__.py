@@ -19,12 +19,16 @@ Argument = tuple[Sequence[str], dict[str, Any]]
 
 
 class Subcommand(NamedTuple):
-    """A subcommand: name, summary, function, and its arguments for `add_argument`."""
+    """A subcommand: name, summary, function, and its arguments for `add_argument`.
+
+    A `raw` subcommand has one argument, which is the rest of the line without any parsing.
+    """
 
     name: str
     summary: str
     run: Callable[[Notebook, Namespace], object]
     arguments: Sequence[Argument] = ()
+    raw: bool = False
 
 
 class Quoted(str):

@@ -21,6 +21,7 @@ from nosync.commands.mutations import COMMANDS as ACTING
 from nosync.commands.mutations import RETENTION
 from nosync.commands.replicas import COMMANDS as COPYING
 from nosync.commands.show import COMMANDS as SHOWING
+from nosync.commands.sql import COMMANDS as QUERYING
 from nosync.commands.views import COMMANDS as VIEWING
 from nosync_widgets import formats
 
@@ -54,6 +55,9 @@ def run(notebook: Notebook, line: str) -> object:
 
 def _run(notebook: Notebook, line: str) -> object:
     __tracebackhide__ = True
+    name, _, rest = line.strip().partition(" ")
+    if name in COMMANDS and COMMANDS[name].raw:
+        return _run_raw(notebook, COMMANDS[name], rest.strip())
     words = _split(line)
     if not words:
         return _overview()
@@ -67,6 +71,18 @@ def _run(notebook: Notebook, line: str) -> object:
             f"{parser_of(command).format_usage().strip()}"
         )
     return command.run(notebook, arguments)
+
+
+def _run_raw(notebook: Notebook, command: Subcommand, text: str) -> object:
+    """Runs a subcommand whose only argument is the rest of the line, with its quotes."""
+    __tracebackhide__ = True
+    ((names, _),) = command.arguments
+    if not text:
+        usage = parser_of(command).format_usage().strip()
+        raise UsageError(
+            f"%dd {command.name}: the following arguments are required: {names[0]}. {usage}"
+        )
+    return command.run(notebook, argparse.Namespace(**{names[0]: text}))
 
 
 def options_of(name: str) -> list[str]:
@@ -143,6 +159,7 @@ COMMANDS: dict[str, Subcommand] = {
     command.name: command
     for command in (
         *SHOWING,
+        *QUERYING,
         *VIEWING,
         *ACTING,
         *PLACING,

@@ -1,4 +1,4 @@
-"""Subcommands of `%dd` that only read: status, show, diff, compare, trust."""
+"""Subcommands of `%dd` that only read: status, show, diff, explain, compare, trust."""
 
 from __future__ import annotations
 
@@ -280,6 +280,15 @@ def _trust(notebook: Notebook, _arguments: Namespace) -> Table:
     )
 
 
+def _explain(notebook: Notebook, arguments: Namespace) -> str:
+    """Explains a stage, a variable of the notebook, or a query; nothing is defined."""
+    from nosync_nb import Collection
+
+    session, query = notebook.session(), arguments.query
+    value = None if query in session else notebook.shell.user_ns.get(query)
+    return session.explain(value if isinstance(value, Collection) else query)
+
+
 COMMANDS = (
     Subcommand("status", "list inputs and stages: rows, epochs, durability", _status),
     Subcommand(
@@ -301,6 +310,13 @@ COMMANDS = (
             ),
             _LIMIT,
         ],
+    ),
+    Subcommand(
+        "explain",
+        "explain the work and the state of a stage or a query",
+        _explain,
+        [(["query"], {"help": "a stage, a variable with a collection, or SELECT ... as written"})],
+        raw=True,
     ),
     Subcommand(
         "compare",

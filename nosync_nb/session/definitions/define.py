@@ -132,6 +132,26 @@ class DefinitionService:
             self._writer_lock.complete_interrupted(error, outcome, _defined_text(collections))
             raise
 
+    def status(
+        self, collections: Mapping[str, Collection], *, nondeterministic: bool = False, **_: Any
+    ) -> Mapping[str, str]:
+        """Returns what `define` would change, by name: new, unchanged, changed, ...
+
+        Args:
+            nondeterministic: as for `define`; its other options decide nothing here.
+
+        Raises:
+            StageError: the definitions are not possible.
+
+        Cost: in proportion to the definitions. Changes nothing.
+        """
+        options = levels.stage_options("auto", None, self._replication, kept=nondeterministic)
+        described = self._definitions_of(collections)
+        catalog = self._publisher.snapshot.catalog
+        _refuse_inputs(catalog, collections)
+        trees = self._ordered_definitions(catalog, described)
+        return self._decision(trees, options, set()).status
+
     def outcome_of(self, collections: Mapping[str, Collection]) -> str:
         """Returns a message with the outcome of a definition that ran out of memory."""
         names = self._definition_names

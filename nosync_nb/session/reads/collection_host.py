@@ -202,9 +202,9 @@ class SessionHost:
         """Returns the readable epochs, as ranges."""
         return self._reader.history_of(definition)
 
-    def explain(self, definition: Definition) -> ExplainOutput:
+    def explain(self, definition: Definition, title: str = "collection") -> ExplainOutput:
         """Returns the current plan of a collection."""
-        return self._reader.explain(definition)
+        return self._reader.explain(definition, title)
 
     def frame(self, definition: Definition, at: Any) -> Any:
         """Returns the rows as a Spark DataFrame, each repeated by its count."""

@@ -2,13 +2,16 @@
 
 The text shows the plan that runs, from the result down to its inputs, and the current size of its
 state. Operators with one input are listed below each other; the tree branches only at operators
-with several inputs. An operator that is used twice is described once. Nothing is computed and no
-row is read.
+with several inputs. An operator that is used twice is described once.
+
+A collection that is not a stage is compiled as if it became one: into a graph that is dropped
+afterwards. So the text lists the arrangements that the stage would add, with estimates of their
+rows and bytes. Nothing is defined and nothing is computed; only samples are read for the estimates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
@@ -20,6 +23,7 @@ from nosync_nb.collections.explain_output import (
     operator_label,
 )
 from nosync_nb.dataflow.cardinality import TableSizes, intermediate_rows
+from nosync_nb.dataflow.compiler import compile_catalog
 from nosync_nb.dataflow.explain_plan import (
     PlanLookups,
     PlannedArrangement,
@@ -27,6 +31,7 @@ from nosync_nb.dataflow.explain_plan import (
     plan_moves,
     pruned_columns,
 )
+from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.optimizer.multiway_joins import NOBODYS, Lookup, without_multiway_joins
 from nosync_nb.dataflow.planner import (
     PLANNED_MAX,
@@ -38,6 +43,9 @@ from nosync_nb.dataflow.planner import (
 from nosync_nb.dataflow.runtime.epoch_result import StageWork
 from nosync_nb.dataflow.snapshot import Snapshot
 from nosync_nb.dataflow.stage import Stage
+from nosync_nb.dataflow.state_estimate import estimated_rows
+from nosync_nb.errors import NosyncError, one_line
+from nosync_nb.operators.base import UpdateCost
 from nosync_nb.operators.registry import spark_expressions
 from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.session.state.publisher import DefinitionNames
@@ -52,9 +60,15 @@ SHOWN_MAX = 40
 LOOKUPS_MAX = 8
 """The most lookups that are listed for a change of one input."""
 
+LABEL_MAX = 60
+"""The most characters of an operator in a list of operators."""
+
+UNNAMED = ""
+"""The name of a collection in the graph that is compiled for its explanation."""
+
 WORDS = {
     "asof": "an as-of join", "concat": "a union", "consolidate": "adding up", "join": "a join",
-    "except_all": "a difference", "subtract": "a difference",
+    "except_all": "a difference", "subtract": "a difference", "range_join": "a join in order",
 }  # fmt: skip
 
 
@@ -86,10 +100,15 @@ def explain_collection(
     definition_names: DefinitionNames,
     metrics: WorkMetrics,
     types: SparkTypes,
+    title: str = "collection",
 ) -> ExplainOutput:
     """Returns the plan of a collection.
 
-    Cost: O(operators of the collection + nodes of the graph); about 20 us for each operator.
+    Args:
+        title: the title of a collection that has no name.
+
+    Cost: O(operators of the collection + nodes of the graph); about 20 us for each operator. For a
+    collection without a name also the compilation of its operators.
     """
     name = definition_names.name_of(definition)
     stage = (
@@ -98,16 +117,63 @@ def explain_collection(
     written = definition if stage is None or stage.definition is None else stage.definition
     as_written = stage is not None and (stage.frozen or stage.options.nondeterministic)
     subject = ExplainSubject(written, written, stage, NOBODYS)
+    tables = TableSizes(snapshot.graph, snapshot.version.traces)
     if not as_written:
         plans = plans_for_catalog(written, types)
         subject = subject._replace(plan=plans.plan_for(NOBODYS))
         if plans.wishes:
-            subject = _with_running_plan(subject, snapshot, plans, types)
-    return _PlanText(subject, snapshot, metrics, types).explained(name or "collection")
+            subject = _with_running_plan(subject, snapshot, plans, tables, types)
+    graph = None if stage is not None else _compiled(written, snapshot, tables, types)
+    if graph is None:
+        return _PlanText(subject, snapshot, metrics, types, tables).explained(name or title)
+    existing = {number for number, _ in snapshot.graph.layouts()}
+    subject, snapshot = _proposed(subject, snapshot, graph, tables, types)
+    return _PlanText(subject, snapshot, metrics, types, tables, existing).explained(title)
+
+
+def _compiled(
+    definition: Definition, snapshot: Snapshot, tables: TableSizes, types: SparkTypes
+) -> Graph | None:
+    """Returns the graph that a definition would be part of; None if it cannot become a stage."""
+    traces, stage = snapshot.version.traces, Stage(UNNAMED, definition.schema, definition)
+    current = {name: each.schema for name, each in snapshot.catalog.items()}
+    if any(current.get(ref.name) != ref.schema for ref in definition.refs):
+        return None
+    try:
+        return compile_catalog(
+            {**snapshot.catalog, UNNAMED: stage},
+            snapshot.graph.numbered(max(traces, default=0)),
+            types,
+            now=snapshot.epoch,
+            extended=frozenset(),
+            tables=tables,
+        )
+    except NosyncError:  # a stopped stage, for example; the plan can be shown nevertheless
+        return None
+
+
+def _proposed(
+    subject: ExplainSubject,
+    snapshot: Snapshot,
+    graph: Graph,
+    tables: TableSizes,
+    types: SparkTypes,
+) -> tuple[ExplainSubject, Snapshot]:
+    """Returns a collection as a stage of a graph, and the snapshot with that stage."""
+    stage = Stage(UNNAMED, subject.written.schema, subject.written)
+    defined = snapshot._replace(graph=graph, catalog={**snapshot.catalog, UNNAMED: stage})
+    plans, subject = plans_for_catalog(subject.written, types), subject._replace(stage=stage)
+    if plans.wishes:
+        subject = _with_running_plan(subject, defined, plans, tables, types)
+    return subject, defined
 
 
 def _with_running_plan(
-    subject: ExplainSubject, snapshot: Snapshot, plans: PlanSet, types: SparkTypes
+    subject: ExplainSubject,
+    snapshot: Snapshot,
+    plans: PlanSet,
+    tables: TableSizes,
+    types: SparkTypes,
 ) -> ExplainSubject:
     """Adds the plan that runs, and the reasons for it."""
     runs, stage = _lookups_used(snapshot, subject.stage, plans), subject.stage
@@ -119,8 +185,7 @@ def _with_running_plan(
     )
     if subject.instead:
         usual = plans.plan_for(subject.others)
-        spared = intermediate_rows(usual, TableSizes(snapshot.graph, snapshot.version.traces))
-        return subject._replace(spared=spared)
+        return subject._replace(spared=intermediate_rows(usual, tables))
     return subject._replace(possible=plans.wishes - runs)
 
 
@@ -138,17 +203,29 @@ def _lookups_used(snapshot: Snapshot, stage: Stage | None, plans: PlanSet) -> fr
 
 
 class _PlanText:
-    """Formats one plan."""
+    """Formats one plan.
+
+    Args:
+        existing: for a stage that is not defined yet, the numbers of the traces that exist.
+    """
 
     def __init__(
-        self, subject: ExplainSubject, snapshot: Snapshot, metrics: WorkMetrics, types: SparkTypes
+        self,
+        subject: ExplainSubject,
+        snapshot: Snapshot,
+        metrics: WorkMetrics,
+        types: SparkTypes,
+        tables: TableSizes,
+        existing: Container[int] | None = None,
     ) -> None:
         self.subject = subject
         self.snapshot = snapshot
         self.metrics = metrics
         plan = subject.plan
-        self.lookups = PlanLookups(snapshot, plan, subject.stage)
-        self.tables = TableSizes(snapshot.graph, snapshot.version.traces)
+        self.tables = tables
+        expected = None if existing is None else estimated_rows(plan, self.tables)
+        self.lookups = PlanLookups(snapshot, plan, subject.stage, expected, existing or (), types)
+        self.proposed = existing is not None
         self.moved = plan_moves(subject.written, plan)
         self.pruned = pruned_columns(subject.written, plan)
         self.unchained = without_multiway_joins(plan)
@@ -171,9 +248,16 @@ class _PlanText:
     def explained(self, title: str) -> ExplainOutput:
         """Returns the whole text."""
         stage, plan = self.subject.stage, self.subject.plan
-        head = f"{title}{self._last_run_text(title) if stage is not None else ''}"
+        ran = stage is not None and not self.proposed
+        head = f"{title}{self._last_run_text(title) if ran else ''}"
         lines = [*self._remarks(), *self._tree(plan)]
         sections = [PlanSection("", lines)]
+        if costs := [*self._cost_lines()]:
+            sections.append(PlanSection("work of an update, in proportion to", costs))
+        if waiting := [*self._spark_lines()]:
+            sections.append(PlanSection("waits for Spark", waiting))
+        if reached := [*self._reach_lines()]:
+            sections.append(PlanSection("reach of a change", reached))
         if arrangements := [*self._arrangement_lines()]:
             sections.append(PlanSection("arranged for lookups", arrangements))
         if lookups := [*self._lookup_lines()]:
@@ -298,6 +382,35 @@ class _PlanText:
         why = f": {work.why}" if work.why else ""
         return f"  [{work.placement}, {_duration_text(work.seconds)}{why}]"
 
+    # -- work and reach ----------------------------------------------------------------------------
+
+    def _cost_lines(self) -> Iterator[PlanLine]:
+        """Yields the operators by the rows to which their work is proportional."""
+        by_cost: dict[UpdateCost, list[str]] = {}
+        for part in self.subject.plan.walk():
+            if part.inputs:
+                by_cost.setdefault(self.lookups.update_cost(part), []).append(_short_label(part))
+        for cost, labels in sorted(by_cost.items()):
+            yield PlanLine(f"{cost.phrase}: {listed_names([*dict.fromkeys(labels)])}")
+
+    def _spark_lines(self) -> Iterator[PlanLine]:
+        """Yields the operators with expressions that only Spark computes, with the reasons."""
+        for part in self.subject.plan.walk():
+            for text in spark_expressions(part):
+                yield PlanLine(f"{_short_label(part)}: {text}")
+
+    def _reach_lines(self) -> Iterator[PlanLine]:
+        """Yields, for each input of the plan, the operators that its change reaches."""
+        names = self.subject.plan.references
+        for name in names[:SHOWN_MAX]:
+            reached = _parts_above(name, self.subject.plan)
+            costs = [self.lookups.update_cost(part) for part in reached]
+            labels = [*dict.fromkeys(map(_short_label, reached))]
+            most = max(costs, default=UpdateCost.ROWS).phrase
+            yield PlanLine(f"{name}: {listed_names(labels) or 'the result'}", f"at most {most}")
+        if len(names) > SHOWN_MAX:
+            yield PlanLine(f"and {len(names) - SHOWN_MAX:,} more inputs")
+
     # -- arrangements and lookups ------------------------------------------------------------------
 
     def _arrangement_lines(self) -> Iterator[PlanLine]:
@@ -305,17 +418,22 @@ class _PlanText:
         every = {_identity(self.parts[key], e): e for key, own in self.kept.items() for e in own}
         largest = sorted(every.values(), key=lambda each: -each.size_bytes)
         for each in largest[:SHOWN_MAX]:
-            readers = f"for {listed_names(each.readers)}" if each.readers else "for readers"
-            yield PlanLine(
-                f"{self._arrangement_title(each)}: {_bytes_text(each.size_bytes)}", readers
-            )
+            named = [name for name in each.readers if name != UNNAMED]
+            readers = f"for {listed_names(named)}" if named else "for readers"
+            readers = "for this collection" if each.readers and not named else readers
+            size = f"{_bytes_text(each.size_bytes)}{' (estimate)' if each.estimated else ''}"
+            yield PlanLine(f"{self._arrangement_title(each)}: {size}", readers)
         if len(largest) > SHOWN_MAX:
             rest = sum(each.size_bytes for each in largest[SHOWN_MAX:])
             yield PlanLine(f"and {len(largest) - SHOWN_MAX:,} smaller ones: {_bytes_text(rest)}")
+        added = sum(each.size_bytes for each in largest if each.estimated)
+        if self.proposed:
+            yield PlanLine(f"in total the stage would add {_bytes_text(added)} (estimate)")
 
     def _arrangement_title(self, each: PlannedArrangement) -> str:
         """Returns the title of an arrangement, with its row count."""
-        part, rows = self.parts[each.part], f" ({_rows_text(each.rows)})"
+        about = "about " if each.estimated else ""
+        part, rows = self.parts[each.part], f" ({about}{_rows_text(each.rows)})"
         title = part.name if part.is_ref else self._title(part)
         if each.own:
             return f"the state of {title}{rows}"
@@ -328,7 +446,7 @@ class _PlanText:
     def _title(self, part: Definition) -> str:
         stage = self.subject.stage
         if part is self.subject.plan:
-            return stage.name if stage is not None else "the result"
+            return "the result" if stage is None or self.proposed else stage.name
         return f"{self._number_text(part)} {part.op}"
 
     def _lookup_lines(self) -> Iterator[PlanLine]:
@@ -361,6 +479,23 @@ class _PlanText:
                     visited.add(id(reader))
                     ahead.append(reader)
         return sought
+
+
+def _short_label(part: Definition) -> str:
+    """Returns the description of an operator without the columns that it returns."""
+    label = one_line(operator_label(part).split(": ")[0])
+    return label if len(label) <= LABEL_MAX else f"{label[: LABEL_MAX - 1]}…"
+
+
+def _parts_above(name: str, plan: Definition) -> list[Definition]:
+    """Returns the operators that a change of a named collection reaches, in the plan's order."""
+    reached = {id(part) for part in plan.refs if part.name == name}
+    found = []
+    for part in plan.walk():
+        if any(id(each) in reached for each in part.inputs):
+            reached.add(id(part))
+            found.append(part)
+    return found
 
 
 def _identity(part: Definition, each: PlannedArrangement) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from nosync_nb import rows
@@ -186,8 +187,18 @@ class SnapshotReader:
             if stage is not None and stage.definition is not None:
                 names |= set(stage.definition.references) - reached
 
-    def scratch(self, snapshot: Snapshot, definition: Definition, epoch: int) -> Batch:
-        """Evaluates an unnamed collection from scratch at an epoch; caches nothing."""
+    def scratch(
+        self,
+        snapshot: Snapshot,
+        definition: Definition,
+        epoch: int,
+        contents: Mapping[str, Batch] = MappingProxyType({}),
+    ) -> Batch:
+        """Evaluates an unnamed collection from scratch at an epoch; caches nothing.
+
+        Args:
+            contents: the rows to read in place of those of some inputs.
+        """
         read = {ref.name: ref.schema for ref in definition.refs}
         catalog = {
             n: Stage(n, same_columns_definition(snapshot, n, schema).schema)
@@ -196,7 +207,9 @@ class SnapshotReader:
         existing = Compiler(Graph(), self._types).compile(catalog)
         traces = {}
         for name in catalog:
-            batch = collection_state(snapshot, name, epoch)
+            batch = contents.get(name)
+            if batch is None:
+                batch = collection_state(snapshot, name, epoch)
             (layout, number), *_ = existing.named[name].traces.items()
             traces[number] = Trace.from_batch(arrange(layout, batch.updates), epoch)
         graph = Compiler(existing, self._types).compile(
@@ -216,11 +229,11 @@ class SnapshotReader:
         names = self._definition_names.read_by(definition)
         return _repair_commands(self._publisher.snapshot, names)
 
-    def explain(self, definition: Definition) -> ExplainOutput:
-        """Returns the current plan of a collection."""
+    def explain(self, definition: Definition, title: str) -> ExplainOutput:
+        """Returns the current plan of a collection; see `explain_collection`."""
         snapshot, metrics = self._publisher.snapshot, self._publisher.metrics
         return explain_collection(
-            definition, snapshot, self._definition_names, metrics, self._types
+            definition, snapshot, self._definition_names, metrics, self._types, title
         )
 
 

@@ -203,6 +203,21 @@ class PendingInputChanges:
                 return Delta(types, None, dict(held))
         return Delta(types, concat_updates(parts, types))
 
+    def contents_after(self, contents: Trace) -> Trace:
+        """Returns the contents of the input with the effects of the calls applied."""
+        keyed = self.stage.key is not None
+        calls = self._state.calls
+        if contents is not self._state.base and any(c.change.asks(keyed=keyed) for c in calls):
+            self._recompute(contents)
+        return _with_earlier(contents, self.parts)
+
+    def fork(self) -> PendingInputChanges:
+        """Returns a copy to which calls can be added without changing this one."""
+        copied = PendingInputChanges(self.stage, self._state.base)
+        copied._no_key_or_file = self._no_key_or_file
+        copied._state = _CallsOnBase(self._state.base, [*self._state.calls])
+        return copied
+
     def _recompute(self, contents: Trace) -> None:
         """Recomputes the effects, because another transaction has changed the input."""
         calls: list[RecordedCall] = []
@@ -269,12 +284,12 @@ def _effect_on_contents(
         ).updates
     assert stage.key is not None
     if change.kind == "delete":
-        return _lookup_keys(stage, updates.columns, trace).negated()
+        return rows_of_keys(stage, updates.columns, trace).negated()
     if change.kind == "remove":
         return _present_removed(stage, updates, trace)
     rows_ = _last_row_of_keys(stage, updates, unique=change.kind == "insert")
     keys = [rows_.columns[i] for i in stage.key]
-    old_rows = _lookup_keys(stage, keys, trace)
+    old_rows = rows_of_keys(stage, keys, trace)
     if change.kind == "insert":
         _refuse_existing(stage, old_rows)
     both = concat_updates([old_rows.negated(), rows_], layout.types)
@@ -318,7 +333,7 @@ def _last_row_of_keys(stage: Stage, updates: Updates, *, unique: bool = False) -
     return updates
 
 
-def _lookup_keys(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
+def rows_of_keys(stage: Stage, keys: Sequence[Any], trace: Trace) -> Updates:
     """Returns the rows stored under some keys, consolidated."""
     assert stage.key is not None
     types = stage.schema.types
@@ -339,7 +354,7 @@ def _present_removed(stage: Stage, updates: Updates, trace: Trace) -> Updates:
     """
     assert stage.key is not None
     layout = Layout(stage.schema.types, stage.key)
-    present = _lookup_keys(stage, [updates.columns[i] for i in stage.key], trace)
+    present = rows_of_keys(stage, [updates.columns[i] for i in stage.key], trace)
     present = present.take((present.diff > 0).nonzero()[0])
     removed = updates.negated()
     left = arrange(layout, concat_updates([present, removed], layout.types)).updates
@@ -387,6 +402,9 @@ class Transaction:
         logged: True if a frame of the log may name its files, even if its commit failed.
         epoch: the last epoch that it has become, even if the commit raised an error.
         skipped: True if one of its loads was already committed.
+        unchanged: inputs that must not change before the commit, by name, each with the epoch from
+            which its contents were complete when they were read.
+        merged: the changes of the transaction that adopts this fork.
     """
 
     label: str | None = None
@@ -396,6 +414,8 @@ class Transaction:
     epoch: int | None = None
     skipped: bool = False
     ender: Callable[[Transaction, bool, Any, Any], Any] | None = None
+    unchanged: Mapping[str, int] = field(default_factory=dict)
+    merged: dict[str, PendingInputChanges] | None = None
     _whole: Mapping[str, str] = field(default_factory=dict)  # keys of the whole transaction
     _notes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -436,6 +456,46 @@ class Transaction:
     def __bool__(self) -> bool:
         return any(c.waits for c in self.inputs.values()) or bool(self.once or self._notes)
 
+    def fork(self) -> Transaction:
+        """Returns a transaction with the same pending changes, to which more can be added."""
+        inputs = {name: changes.fork() for name, changes in list(self.inputs.items())}
+        return Transaction(inputs=inputs, unchanged=dict(self.unchanged))
+
+    def adopt(self, fork: Transaction, base: Transaction, contents: Mapping[str, Trace]) -> None:
+        """Adds the changes that a fork has in addition, in one step: all, or none.
+
+        The caller must hold the writer lock.
+
+        Args:
+            fork: a fork of this transaction, with more calls.
+            base: another fork, made at the same time and not changed since.
+            contents: the current contents of the inputs.
+
+        Raises:
+            SchemaError: if they do not fit the calls that other threads have added meanwhile.
+        """
+        merged = dict(self.inputs)
+        for name, changes in fork.inputs.items():
+            before, now = base.inputs.get(name), self.inputs.get(name)
+            known = 0 if before is None else before.calls
+            if now is None or now.calls == known:
+                merged[name] = changes
+                continue
+            merged[name] = joined = now.fork()
+            for change in changes.changes[known:]:
+                joined.add(change, contents[name])
+        self.unchanged = {**self.unchanged, **fork.unchanged}
+        fork.merged = merged
+        self.inputs = merged  # IMPORTANT: the only step that adds the changes
+
+    def has_adopted(self, fork: Transaction) -> bool:
+        """Returns True if the changes of a fork were added, even if an interrupt followed."""
+        return fork.merged is not None and self.inputs is fork.merged
+
+    def require_unchanged(self, name: str, epoch: int) -> None:
+        """Records that an input must not change before the commit; see `unchanged`."""
+        self.unchanged = {**self.unchanged, name: epoch}
+
     def commit(self, wait: str | None = None, label: str | None = None) -> int:
         """Commits as one epoch and ends the transaction; returns the epoch's number."""
         assert self.ender is not None, "the session commits its own transaction"
@@ -456,6 +516,7 @@ class Transaction:
     def forget(self) -> None:
         """Drops all changes, keys and notes."""
         self.inputs.clear()
+        self.unchanged = {}
         self._whole, self._notes = {}, {}
         self.logged = False
 
@@ -513,8 +574,12 @@ class Transactions:
     def block(self, transaction: Transaction) -> Iterator[None]:
         """Sets the current transaction of this thread for a `with` block."""
         outer = self._local.transaction
-        self._local.transaction = transaction
         try:
-            yield
-        finally:
+            try:
+                self._local.transaction = transaction
+                yield
+            finally:
+                self._local.transaction = outer
+        except BaseException:  # also one that is raised by the clean-up
             self._local.transaction = outer
+            raise

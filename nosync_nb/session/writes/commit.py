@@ -203,6 +203,8 @@ class CommitService:
         publisher = self._publisher
         snapshot = publisher.snapshot
         version = snapshot.version
+        if transaction.unchanged:
+            refuse_changed(snapshot, transaction.unchanged)
         inputs: dict[int, Delta] = {}
         for name, changes in transaction.inputs.items():
             node = snapshot.graph.named[_unchanged_input(snapshot, changes).name]
@@ -395,6 +397,34 @@ class CommitService:
 def _note_committed(error: BaseException, epoch: int) -> None:
     """Adds a note to an error that was raised after the epoch was committed."""
     error.add_note(f"epoch {epoch} is committed: do not insert its rows again")
+
+
+class ChangedMeanwhileError(StageError):
+    """Another transaction has changed an input whose rows a statement of this one has read."""
+
+
+def refuse_changed(snapshot: Snapshot, unchanged: Mapping[str, int]) -> None:
+    """Raises ChangedMeanwhileError if one of some inputs has changed since it was read.
+
+    Failure: 1. DELETE finds a row. 2. Another thread removes this row, and commits. 3. The DELETE
+    commits: the row now has a count below 0.
+
+    Args:
+        unchanged: the inputs, each with its `last_change`.
+    """
+    for name, epoch in unchanged.items():
+        if name in snapshot.catalog and last_change(snapshot, name) != epoch:
+            raise ChangedMeanwhileError(
+                f"input '{name}': another thread has changed it since the statement read it",
+                hint="run the statement again",
+                stage=name,
+            )
+
+
+def last_change(snapshot: Snapshot, name: str) -> int:
+    """Returns the epoch behind the last change of an input; 0 if it never had a row."""
+    layers = snapshot.contents(name).layers
+    return layers[-1].upper if layers else 0
 
 
 def _unchanged_input(snapshot: Snapshot, changes: PendingInputChanges) -> Stage:

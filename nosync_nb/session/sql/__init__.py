@@ -1,0 +1,1 @@
+"""Runs SQL statements in a session: queries, views, and changes of inputs."""
