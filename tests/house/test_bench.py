@@ -7,14 +7,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from bench.replicas import faults, fencing, kills, pairs, persist
 from bench.report import Goals, MeasurementError, run
+from bench.sql import tpch
 from bench.tpch import plans
 from tests.support.tpch import write_tables
+from tests.support.tpch_tables import tables
 
 SMALL = ("--edges", 500, "--epochs", 20)
 
@@ -42,6 +47,12 @@ def test_ten_expressions_are_measured_per_epoch() -> None:
     assert min(found["latencies_ms"]) > 0
 
 
+def test_joins_on_ranges_equal_duckdb_and_touch_few_rows() -> None:
+    found = run("-m", "bench.ranges", "--rows", 3000)["lines"]
+    assert len(found) == 5
+    assert all(min(line[1:5]) > 0 and max(line[5:]) < 300 for line in found)
+
+
 def test_pages_and_epochs_beside_open_grid_are_measured() -> None:
     pages = run("-m", "bench.views", "pages", "--rows", 9000)["views"]
     assert len(pages) == 11
@@ -49,6 +60,14 @@ def test_pages_and_epochs_beside_open_grid_are_measured() -> None:
     small = ("--rows", 500, "--epochs", 5, "--blocks", 2)
     blocks = run("-m", "bench.views", "r1", *small)["views"]["edges"]
     assert [len(blocks[kind]) for kind in ("open", "closed")] == [2, 2]
+
+
+def test_windows_are_measured_beside_r1_and_duckdb() -> None:
+    found = run("-m", "bench.windows", "--rows", 2000, "--epochs", 20)
+    for part in ("large", "small"):
+        assert len(found[part]) > 3
+        for figures in found[part].values():
+            assert min(figures.values()) > 0
 
 
 def test_notebook_waits_are_measured() -> None:
@@ -114,6 +133,27 @@ def test_tpch_with_decimals_has_same_rows_and_ratio_per_size(
     assert "ratio to doubles" in capsys.readouterr().out
     assert len(goals.kept) == 5
     assert all(ratio > 0 for _, ratio, _ in goals.kept)
+
+
+def test_tpch_in_sql_has_ratio_per_query_and_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, table in tables(0.002).items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    monkeypatch.setattr(tpch, "QUERIES", {"q03": tpch.QUERIES["q03"]})
+    monkeypatch.setattr(tpch, "_measured", partial(_one_query, tmp_path))
+    goals = Goals()
+    tpch.tpch_sql(argparse.Namespace(quick=True, sf=tpch.LARGE_SF), goals)
+    assert "| q03 " in capsys.readouterr().out
+    assert len(goals.kept) == 5
+    assert all(figure > 0 for _, figure, _ in goals.kept)
+
+
+def _one_query(folder: Path, options: Any, epochs: int, *flags: str) -> dict[str, Any]:
+    """Runs one query where all are measured together: they are compared elsewhere."""
+    flags = flags or ("--query", "q06")
+    command = ("-m", "bench.sql.tpch_epochs", "--sf", 0.002, "--epochs", 1, "--folder", folder)
+    return run(*command, *flags)
 
 
 def test_tpch_equals_duckdb_after_each_refresh(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ PROMISED = {
     *("input", "commit", "epoch", "pending", "discard", "sync", "stream"),
     *("iterate", "stage", "stages", "inputs", "drop", "rename"),
     *("epochs", "now", "frontiers", "recovery_frontier", "recovery", "stats", "close", "verify"),
+    *("sql", "execute"),
     *("compare", "define", "retain", "budget", "pin", "unpin", "pins"),
     *("branch", "branches", "drop_branch", "follow", "rewind"),
     *("spark", "spark_rows", "spark_off", "spark_conf", "collect_rows", "replay_rows"),
-    "backlog_bytes",
+    *("backlog_bytes", "explain"),
     *("info", "replicas", "spark_control", "cursor", "begin", "declared_from_data", "subscribe"),
     *("on_notice", "refresh", "resolve", "owns", "fork", "replay"),
 }

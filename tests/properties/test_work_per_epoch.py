@@ -62,6 +62,16 @@ OPERATORS: dict[str, Build] = {
     "reduce": lambda a, b: a.group_by("k").reduce(lambda k, rows: [(len(rows),)], "n bigint"),
     "top": lambda a, b: a.group_by("k").top(2, by="v desc"),
     "rank": lambda a, b: a.group_by("k").rank("v", 3),
+    "lag": lambda a, b: a.window("k", "ts").with_columns(before="lag(v)"),
+    "rows of a window": lambda a, b: a.window("k", "ts", rows_between=(-2, 2)).with_columns(
+        s="sum(v)", m="max(v)", n="count(distinct v)"
+    ),
+    "positions": lambda a, b: a.window("k", "ts").with_columns(
+        n="row_number()", d="dense_rank()", s="sum(v)", p="percent_rank()"
+    ),
+    "times of a window": lambda a, b: a.window(
+        "k", "ts", range_between=(timedelta(minutes=-30), 0)
+    ).with_columns(s="sum(v)"),
     "tumbling": lambda a, b: (
         windows.tumbling(a, every="1 hour", **ON).group_by("window_start").count()
     ),

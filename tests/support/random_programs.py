@@ -39,6 +39,16 @@ def _modulo(row: Row) -> Row:
     return (row[0], None if row[1] is None else (row[1] + 1) % 4)
 
 
+def _windowed(held: Bag, descending: bool, compute: Callable[[list[Any], int], Any]) -> Bag:
+    """Replaces c1 by a function of the c1 of the group, in order, and of the row's position."""
+    found = []
+    for group in model.groups(held, [0]).values():
+        ordered = sorted(model.rows(group), key=lambda r: model.order(r[1]), reverse=descending)
+        values = [row[1] for row in ordered]
+        found += [(row[0], compute(values, i)) for i, row in enumerate(ordered)]
+    return model.bag(found)
+
+
 UNARY: dict[str, tuple[Callable[[Collection], Collection], Callable[[Bag], Bag]]] = {
     "filter": (
         lambda c: c.filter("c0 > 0"),
@@ -95,6 +105,18 @@ UNARY: dict[str, tuple[Callable[[Collection], Collection], Callable[[Bag], Bag]]
             model.top(model.mapped(b, _parity), [], 3, [(2, False), (0, False)], 1),
             lambda r: r[:2],
         ),
+    ),
+    "ranked": (
+        lambda c: c.window("c0", "c1 desc").with_columns(c1="cast(dense_rank() % 4 as int)"),
+        lambda b: _windowed(b, True, lambda v, i: (list(dict.fromkeys(v)).index(v[i]) + 1) % 4),
+    ),
+    "numbered": (
+        lambda c: c.window("c0", "c1").with_columns(c1="cast(row_number() % 4 as int)"),
+        lambda b: _windowed(b, False, lambda v, i: (i + 1) % 4),
+    ),
+    "before": (
+        lambda c: c.window("c0", "c1").with_columns(c1="lag(c1)"),
+        lambda b: _windowed(b, False, lambda v, i: v[i - 1] if i else None),
     ),
     "threshold": (lambda c: c.threshold(some_copies), lambda b: model.threshold(b, some_copies)),
 }

@@ -371,7 +371,7 @@ def test_cell_is_identified_only_by_unique_id(known: str) -> None:
 
 def test_no_tutorial_is_copy_of_another(tmp_path: Path) -> None:
     read = {path.stem: NotebookFile.read(path) for path in TUTORIALS.glob("*.ipynb")}
-    assert len(read) == 6
+    assert len(read) == 7
     for name, file in read.items():
         for other, its in read.items():
             if name == other:

@@ -89,6 +89,8 @@ SESSION: dict[str, tuple[str, Call]] = {
     "drop_branch": (WRITES, lambda s: s.session.drop_branch("kept")),
     "epoch": (WRITES, enter_epoch),
     "epochs": (LOCAL, lambda s: s.session.epochs()),
+    "execute": (WRITES, lambda s: s.session.execute("INSERT INTO data VALUES (9, 9)")),
+    "explain": (LOCAL, lambda s: s.session.explain("sums")),
     "follow": (WRITES, lambda s: s.session.follow(s.session)),
     "fork": (WRITES, lambda s: s.session.fork("another")),
     "frontiers": (LOCAL, lambda s: s.session.frontiers),
@@ -119,6 +121,7 @@ SESSION: dict[str, tuple[str, Call]] = {
     "spark_control": (LOCAL, lambda s: s.session.spark_control),
     "spark_off": (LOCAL, assign("spark_off", True)),
     "spark_rows": (LOCAL, assign("spark_rows", None)),
+    "sql": (LOCAL, lambda s: s.session.sql("SELECT k FROM sums")),
     "stage": (WRITES, lambda s: s.session.stage("more", s.data.filter("k > 1"))),
     "stages": (LOCAL, lambda s: s.session.stages),
     "stale": (LOCAL, lambda s: s.session.stale),
@@ -176,6 +179,7 @@ COLLECTION: dict[str, tuple[str, Call]] = {
     "union": (LOCAL, lambda s: s.data.union(s.data)),
     "union_all": (LOCAL, lambda s: s.data.union_all(s.data)),
     "where": (LOCAL, lambda s: s.data.where("k > 1")),
+    "window": (LOCAL, lambda s: s.data.window(order_by="k").with_columns(n="row_number()")),
     "with_columns": (LOCAL, lambda s: s.data.with_columns(w="v + 1")),
 }
 

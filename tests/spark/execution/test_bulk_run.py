@@ -25,12 +25,14 @@ from nosync_nb.operators import (
     Map,
     Multiplicity,
     Operator,
+    RangeJoin,
     Reduce,
     Select,
     Step,
     Threshold,
     except_all,
 )
+from nosync_nb.operators.range_join import Bounds, IntervalCodes
 from nosync_nb.rows import Schema
 from nosync_nb.spark.execution.bulk_run import BulkInput, BulkResult, run_bulk
 from nosync_nb.spark.staging import staging
@@ -185,6 +187,9 @@ def longest(key: Any, group: list[Any]) -> list[tuple[int, float]]:
 OPERATORS: dict[str, Callable[[], Operator]] = {
     "join": lambda: Join(TYPES, TYPES, (0,), (0,), [(0, 0), (0, 1), (1, 2)]),
     "asof": lambda: AsOfJoin(TYPES, TYPES, (0,), 1, (1, 2), None),
+    "one bound": lambda: RangeJoin(
+        TYPES, TYPES, (0,), (0,), 2, Bounds(None, 2, below=True), 2, [(0, 0), (0, 2), (1, 2)]
+    ),
     "aggregate": lambda: aggregate((0,)),
     "global aggregate": lambda: aggregate(()),
     "presence": lambda: presence((1,)),
@@ -206,6 +211,33 @@ def test_executors_compute_what_kernel_computes_in_process(
     start = [changes(i, 60) for i in range(sides)]
     both.epoch(start)
     both.epoch([changes(9, 30, retract=start[0]), *[None] * (sides - 1)], loose=True)
+
+
+@pytest.mark.parametrize("keys", [(), (0,)], ids=["no_keys", "keys"])
+def test_executors_find_the_same_intervals(
+    keys: tuple[int, ...], spark: Any, tmp_path: Path
+) -> None:
+    bounds = Bounds(2, 3, above=True)
+    types = (*TYPES, "double")
+    outputs = [(0, 1), (0, 2), (1, 2), (1, 3)]
+    operator = RangeJoin(TYPES, (*types, "bigint"), keys, keys, 2, bounds, 4, outputs)
+    both = ComparedRuns(
+        spark, operator, [TYPES, operator.layouts[1].types], StagingService(str(tmp_path))
+    )
+
+    def intervals(seed: int, n: int) -> Updates:
+        starts = changes(seed, n)
+        ends = np.asarray(starts.columns[2]) + np.arange(n) % 7 / 2
+        step = Step([None], [None], [None], ())
+        return IntervalCodes(types, bounds).apply(
+            Updates([*starts.columns, ends], starts.diff), step
+        )
+
+    points = changes(1, 60)
+    first = both.epoch([points, intervals(2, 60)])
+    assert first.rows
+    both.epoch([changes(9, 5, retract=points), None], loose=True)
+    both.epoch([changes(3, 90), intervals(4, 4)])
 
 
 @pytest.mark.parametrize("name", ["join", "presence", "reduce"])

@@ -54,6 +54,13 @@ def stages(session: Session) -> dict[str, Collection]:
         "nobody": edges.join(nodes, on={"a": "k"}, how="right"),
         "best": edges.group_by("b").top(3, by="v desc nulls first, a % 5", offset=1),
         "places": edges.group_by().rank(by="v, b desc", k=20),
+        "numbered": edges.window("b", "v desc nulls first, a % 5").with_columns(
+            number="row_number()", peers="dense_rank()", before="lag(v)", sums="sum(a)"
+        ),
+        "around": edges.window("a", "v", range_between=(-1.0, 1.0)).with_columns(
+            near="count(*)", most="max(v)", kinds="count(distinct b)"
+        ),
+        "ranked": edges.window(order_by="v").with_columns(r="rank()", share="percent_rank()"),
         "twice": edges.select("a", "b").threshold(lambda n: n // 2),
         "pairs": cross_join(nodes, edges.group_by("b").count()),
         "total": edges.agg(n="count(*)", mean="avg(v)"),

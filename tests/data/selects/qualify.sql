@@ -1,0 +1,25 @@
+-- oracle: duckdb
+select a, c from t qualify row_number() over (partition by a order by c desc, b) = 1;
+select id, pay from emp qualify row_number() over (partition by dept order by pay desc, id) <= 2;
+select id, pay from emp qualify rank() over (order by pay desc) <= 3;
+select id, pay from emp qualify dense_rank() over (partition by dept order by pay desc) < 3;
+select id, rank() over (order by pay desc) as r from emp qualify r <= 3;
+select id, pay from emp where dept is not null qualify pay > avg(pay) over (partition by dept);
+select id from emp qualify count(*) over (partition by dept) > 2 and pay > 100;
+select dept, sum(pay) as s from emp group by dept qualify rank() over (order by sum(pay) desc) = 1;
+select dept, sum(pay) as s from emp group by dept having count(*) > 1 qualify row_number() over (order by s desc, dept) <= 2;
+select id from emp qualify lag(pay) over (order by id) < pay;
+select id, sum(pay) over w as s from emp window w as (partition by dept order by id) qualify row_number() over w = 2;
+select distinct dept from emp qualify row_number() over (partition by dept order by id) = 2;
+select id from emp qualify row_number() over (order by pay, id) between 2 and 4;
+select id from emp qualify row_number() over (order by pay desc, id) = 1 or name = 'Ann';
+select * from (select id, dept from emp qualify row_number() over (partition by dept order by id) = 1) x where dept is not null;
+select id, sum(pay) over (order by pay groups between 1 preceding and current row) as x from emp;
+select id, count(*) over (order by pay groups between 1 preceding and 1 following) as x from emp;
+select id, sum(pay) over (partition by dept order by pay groups 1 preceding) as x from emp;
+select id, count(*) over (order by dept nulls first groups between 1 following and 2 following) as x from emp;
+select id, first_value(id) over (order by pay groups between current row and unbounded following) is not null as x from emp;
+select id, min(pay) over (order by pay groups between 2 preceding and 1 preceding) as x from emp;
+select id from emp qualify ntile(2) over (order by pay, id) = 1;
+select id from emp qualify percent_rank() over (order by pay) < 0.5;
+select id from emp order by id limit 2;
