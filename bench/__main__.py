@@ -4,10 +4,12 @@ make bench                          all sections, about half an hour on two core
 make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, spark, recovery, history, reads,
                                     views, notebook, loops, long, pairs, persist, lost, objects,
-                                    fenced, snapshots, kills, branches, tpch, expressions; `faults`
-                                    stands for those of replicas, recovery and snapshots
+                                    fenced, snapshots, kills, branches, tpch, tpcds,
+                                    expressions, ranges;
+                                    `faults` stands for those of replicas, recovery and snapshots
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
+make bench ARGS="tpch --sql"        the 22 queries of TPC-H in SQL, beside DuckDB
 make bench ARGS="long --million"    also a log of a million epochs, some ten minutes
 make bench ARGS="pairs --kind server"     replicas at servers instead of in folders
 make bench ARGS="branches --logs FOLDER"  keeps the long logs in FOLDER, and measures them again
@@ -27,6 +29,7 @@ from typing import Any
 from bench.branches import branches
 from bench.expressions import expressions
 from bench.notebook import notebook
+from bench.ranges import ranges
 from bench.replicas.faults import lost
 from bench.replicas.fencing import fenced
 from bench.replicas.kills import kills
@@ -45,6 +48,7 @@ from bench.report import (
     run_killed,
 )
 from bench.snapshots import snapshots
+from bench.sql.tpcds import tpcds
 from bench.tpch.plans import tpch
 from bench.views import views
 from nosync_nb.spark.execution import cost_model
@@ -194,6 +198,26 @@ def places(options: argparse.Namespace, goals: Goals) -> None:
         table.row(f"{kind}, rows/s", here, there, believed)
     table.row("a Spark job, s", None, found["job"], cost_model.JOB_SECONDS)
     table.row("starting Spark, s", None, found["start"], cost_model.START_SECONDS)
+
+
+def windows(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures window functions beside R1 epochs of one row, and DuckDB from scratch."""
+    rows, epochs = (100_000, 50) if options.quick else (MILLION, 200)
+    found = run("-m", "bench.windows", "--rows", rows, "--epochs", epochs)
+    columns = ("window                 ", "epoch ms", "R1 ms", "x R1", "rows", "first", "DuckDB")
+    limits = {"lag, in the middle": 15, "sum of 100 rows": 15, "row_number, at the end": 15}
+    for part, title in (
+        ("large", f"A row of a partition of {rows:,}"),
+        ("small", f"100 of {rows // 10:,} partitions of 10 rows"),
+    ):
+        table = Table(title, *columns)
+        for name, each in found[part].items():
+            ratio = each["ms"] / each["r1"]
+            rest = (each["touched"], each["first"], each["duckdb"])
+            table.row(name, each["ms"], each["r1"], ratio, *rest)
+            limit = limits.get(name) if part == "large" else 30
+            if limit is not None:
+                goals.add(f"window {name}, {part} / R1 epoch of a row", ratio, limit)
 
 
 def recovered(base: Path, **sizes: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -417,6 +441,7 @@ SECTIONS = {
     "history": history,
     "reads": reads,
     "expressions": expressions,
+    "ranges": ranges,
     "views": views,
     "notebook": notebook,
     "loops": loops,
@@ -429,6 +454,8 @@ SECTIONS = {
     "snapshots": snapshots,
     "branches": branches,
     "tpch": tpch,
+    "windows": windows,
+    "tpcds": tpcds,
 }
 GROUPS = {
     "faults": ("pairs", "persist", "lost", "objects", "recovery", "fenced", "snapshots", "kills"),
@@ -450,6 +477,10 @@ def main() -> int:
     parser.add_argument("--sf", type=float, default=0.1, help=text)
     text = "of TPC-H: with decimals, beside doubles"
     parser.add_argument("--decimals", action="store_true", help=text)
+    text = "of TPC-H: the 22 queries in SQL, over changes of all tables"
+    parser.add_argument("--sql", action="store_true", help=text)
+    text = "of TPC-H in SQL and TPC-DS: the folder of the tables, instead of generated ones"
+    parser.add_argument("--tables", type=Path, help=text)
     text = "of replicas: how many pairs of runs, edges and epochs; 0: as many as the figure needs"
     for name in ("--pairs", "--edges", "--epochs"):
         parser.add_argument(name, type=int, default=0, help=text)

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from bench.report import PATHWAY, TOP, Goals, MeasurementError, Table, run
+from bench.sql.tpch import tpch_sql
 
 EPOCHS = 20
 QUICK_EPOCHS = 4
@@ -33,7 +34,9 @@ def tpch(options: argparse.Namespace, goals: Goals) -> None:
     """Measures TPC-H; DuckDB checks each result of each epoch."""
     epochs = QUICK_EPOCHS if options.quick else EPOCHS
     flags = ("--sf", options.sf, "--epochs", epochs)
-    if options.decimals:
+    if options.sql:
+        tpch_sql(options, goals)
+    elif options.decimals:
         decimals(flags, goals)
     else:
         measured(flags, goals)
