@@ -191,7 +191,7 @@ class JoinLowering:
         if common is None:
             return []
         if condition.null_safe:
-            return _null_safe(a, b, common)
+            return _null_safe((a, type_), (b, other), common)
         return [_Key(a, b, None if type_ == other else common)]
 
     def _type(self, side: int, scalar: Scalar) -> str | None:
@@ -547,12 +547,22 @@ def _refused(several: Definition, schema: Schema) -> Definition:
     return wide.then("consolidate").then("refuse", params={"message": _TOO_MANY, "hint": _ONE_ROW})
 
 
-def _null_safe(a: Scalar, b: Scalar, type_: str) -> list[_Key]:
-    """Returns keys that are equal if two values of a type are equal or both are null."""
+def _null_safe(left: tuple[Scalar, str], right: tuple[Scalar, str], type_: str) -> list[_Key]:
+    """Returns keys that are equal if two values are equal in a type or both are null.
+
+    Args:
+        left, right: the values with their types.
+    """
+    a, b = left[0], right[0]
     default = NULL_VALUES.get(type_.split("(")[0])
     if default is None:
-        one, other = (Scalar(("named_struct('k', ", *each.pieces, ")")) for each in (a, b))
-        return [_Key(one, other, f"struct<k:{type_}>")]
+        one, other = (
+            Scalar(("named_struct('k', ", *value.pieces, ")"))
+            if own == type_
+            else Scalar(("named_struct('k', cast((", *value.pieces, f") as {type_}))"))
+            for value, own in (left, right)
+        )
+        return [_Key(one, other)]
     missing = [Scalar(("(", *each.pieces, ") is null")) for each in (a, b)]
     values = [
         Scalar(("coalesce(cast((", *each.pieces, f") as {type_}), {default})")) for each in (a, b)

@@ -46,7 +46,7 @@ def bound_text(column: str, type_: str, bound: str, *, safe: bool = False) -> st
     """
     sign, distance = bound[0], bound[1:]
     if type_ == "date" and _is_number(distance):
-        return f"date_add({column}, {sign}({distance}))"
+        return f"date_add({column}, {sign.lstrip('+')}({distance}))"  # only Spark has a plus sign
     if type_ in INTEGERS or type_ in FLOATS or type_.startswith("decimal"):
         distance = f"cast(({distance}) as {type_})"
     if safe or type_.startswith("decimal"):
