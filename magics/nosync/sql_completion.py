@@ -81,12 +81,12 @@ def sql_before_cursor(text: str, cursor: int) -> tuple[str, str] | None:
 
 
 def complete_sql(
-    before: str, behind: str, tables: Mapping[str, Sequence[str]], functions: Sequence[str]
+    before: str, after: str, tables: Mapping[str, Sequence[str]], functions: Sequence[str]
 ) -> Completions:
     """Returns the completions of SQL.
 
     Args:
-        before: the SQL before the cursor; `behind`: that behind it.
+        before, after: the SQL before and after the cursor.
         tables: the columns of inputs, stages and views.
     """
     found = _FRAGMENT.search(before)
@@ -95,7 +95,7 @@ def complete_sql(
     head = _blank(before[: found.start()])
     if _in_string(before):
         return Completions(fragment, [])
-    statement = f"{head.rpartition(';')[2]} _{_blank(behind).partition(';')[0]}"
+    statement = f"{head.rpartition(';')[2]} _{_blank(after).partition(';')[0]}"
     scope = dict(_scope(statement, tables))
     if qualifier is not None:
         columns = scope.get(qualifier[:-1].strip("`").lower(), ())

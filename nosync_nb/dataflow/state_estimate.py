@@ -97,7 +97,7 @@ class _Samples:
         self._tables = tables
 
     def groups(self, part: Definition, below: float) -> float:
-        """Returns the estimated rows of an operator on groups, given those of its first input."""
+        """Returns the estimated rows of an operator on groups, from the rows of its first input."""
         if part.op in _GROUPING:
             return self.different(part.inputs[0], part.params["keys"], below)
         if part.op in _ALL_COLUMNS:

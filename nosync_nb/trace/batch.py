@@ -349,7 +349,7 @@ def _without_cancelled(
     code: Hashes | None,
     index: Index,
 ) -> Batch | None:
-    """Consolidates rows, some of which are equal, and copies only those that remain.
+    """Consolidates rows, and copies only the rows that remain.
 
     When most rows cancel, sorting all columns first would copy each of them three times.
 

@@ -295,7 +295,7 @@ class JoinLowering:
         return None
 
     def _range_order(self, each: Range) -> _Order | None:
-        """Returns the type that orders a value and its bounds; None if there is none.
+        """Returns the type that orders a value and its bounds; None if no type does.
 
         Spark compares the value with each bound in a type of its own. The value and both bounds
         are ordered by a single one, which must not contradict these comparisons.

@@ -56,8 +56,8 @@ class OrderedQuery(NamedTuple):
 
     Attributes:
         definition: the query.
-        ordered: the query with further columns behind its own, by which the rows are ordered.
-        order: the columns of `ordered` that give the order; empty without ORDER BY.
+        ordered: the query, followed by the columns of its ORDER BY.
+        order: the positions of these columns in `ordered`; empty without ORDER BY.
         limited: True if the query has a LIMIT, so that the order decides which rows it has.
         names: the names of its columns, which need not be distinct.
     """

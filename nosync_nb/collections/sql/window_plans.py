@@ -112,7 +112,7 @@ def _lowered(project: LogicalProject) -> Relation:
 
 
 def _sunk(window: LogicalWindow) -> Relation | None:
-    """Merges a window into an equal one below it; None if there is none."""
+    """Merges a window into an equal one below it; None if the one below differs."""
     below = window.source
     if not isinstance(below, LogicalWindow):
         return None

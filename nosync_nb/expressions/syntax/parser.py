@@ -60,7 +60,7 @@ def run_with_recursion_room(call: Callable[[], _T], too_deep: Callable[[], Expre
     """Returns the result of a call, on a separate stack if the caller's is too short.
 
     Args:
-        too_deep: returns the error for a call for which even the separate stack is too short.
+        too_deep: returns the error of a call that is too deep even for the separate stack.
     """
     try:
         return call()

@@ -197,7 +197,7 @@ class RangeBounds:
 
 
 def _slack(distance: str, type_: str, types: Types | None, settings: Asked) -> int:
-    """Returns the difference of codes by which the inverse of a bound may be wrong."""
+    """Returns the maximum error of the inverse of a bound, as a difference of codes."""
     if type_ not in _ROOM:
         return 0
     day, shift = _ROOM[type_]

@@ -109,7 +109,7 @@ class Lookup:
         return likely(self._missing, self._tables.names(), "the tables are")
 
     def __call__(self, name: str) -> Definition | None:
-        """Returns the definition of a table; None if there is none.
+        """Returns the definition of a table; None for an unknown name.
 
         Raises:
             SqlError: if several names differ from it only in case, or a view reads itself.

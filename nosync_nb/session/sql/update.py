@@ -40,6 +40,6 @@ class ChangeRun(StatementRun):
         return RowCounts(updated=count)
 
     def _where(self, condition: TextSpan | None) -> tuple[str | TextSpan, ...]:
-        """Returns FROM and WHERE of the rows of the input for which a condition is true."""
+        """Returns the FROM and WHERE clauses that select rows of the input by a condition."""
         where = () if condition is None else (" WHERE (", condition, ")")
         return (" FROM ", *self._target, *where)

@@ -30,7 +30,7 @@ class Context(Protocol):
         """Returns the text of a tree in which the names of some of its parts are resolved."""
 
     def scan(self, name: str) -> Query | None:
-        """Returns an input or a stage; None if there is none of this name."""
+        """Returns an input or a stage; None if no table has this name."""
 
     def type_of(self, scalar: Scalar, rows: Rows) -> str:
         """Returns the type of an expression, as DDL.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from sqlglot import exp
 
-from nosync_nb.collections.sql.algebra import Column, Scalar, single_spaced
+from nosync_nb.collections.sql.algebra import Column, Named, Scalar, single_spaced
 from nosync_nb.collections.sql.comparisons import comparisons_of
 from nosync_nb.collections.sql.grammar import NOWHERE, TextSpan, span_of
 from nosync_nb.collections.sql.resolver.context import Context
@@ -79,6 +79,26 @@ def _value(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
         return (key,)
     if isinstance(tree, exp.Column):
         return _column(context, tree, rows)
+    if id(tree) in rows.added:
+        return rows.added[id(tree)]
+    added = _added(context, tree, rows)
+    if added is not None:
+        rows.added[id(tree)] = added
+        return added
+    if is_aggregate_call(tree):
+        return (aggregate_column(context, tree, rows),)
+    if isinstance(tree, exp.Tuple) or _is_call(tree, "struct"):
+        return _struct(context, tree, rows)
+    if isinstance(tree, exp.Anonymous) and str(tree.this).lower() in GROUPING_FUNCTIONS:
+        return grouping_value(context, tree, rows)
+    return None
+
+
+def _added(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
+    """Returns what stands for a subquery or a window function, whose result is added to the rows.
+
+    Returns None for any other expression.
+    """
     if isinstance(tree, exp.Window):
         return (window_column(context, tree, rows),)
     if isinstance(tree, exp.Exists) and isinstance(tree.this, exp.Query):
@@ -89,12 +109,6 @@ def _value(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
         return quantified(context, tree, rows)
     if isinstance(tree, exp.Subquery | exp.Select | exp.SetOperation):
         return (scalar_subquery(context, tree, rows),)
-    if is_aggregate_call(tree):
-        return (aggregate_column(context, tree, rows),)
-    if isinstance(tree, exp.Tuple) or _is_call(tree, "struct"):
-        return _struct(context, tree, rows)
-    if isinstance(tree, exp.Anonymous) and str(tree.this).lower() in GROUPING_FUNCTIONS:
-        return grouping_value(context, tree, rows)
     negated = without_parentheses(tree.this) if isinstance(tree, exp.Not) else None
     if isinstance(negated, exp.In) and negated.args.get("query") is not None:
         return not_in_value(context, negated, rows)
@@ -109,14 +123,10 @@ def _struct(context: Context, tree: Any, rows: Rows) -> _Pieces:
     """Returns `struct(a, b + 1 AS c)` or `(a, b)`, whose fields have the names of the columns."""
     pieces: list[str | Column] = ["named_struct("]
     for i, each in enumerate(tree.expressions):
-        if isinstance(each, exp.Star) or (
-            isinstance(each, exp.Column) and isinstance(each.this, exp.Star)
-        ):
+        if isinstance(each, exp.Star) or isinstance(each.this, exp.Star):
             alias = each.table.lower() if isinstance(each, exp.Column) else None
-            for table in rows.scope.tables:
-                if alias == table.alias.lower() or (alias is None and not table.qualified_only):
-                    for c in table.columns:
-                        pieces += [", " * (len(pieces) > 1), text_literal(c.name), ", ", c.column]
+            for c in _starred(rows.scope, alias):
+                pieces += [", " * (len(pieces) > 1), text_literal(c.name), ", ", c.column]
             continue
         value = each.this if isinstance(each, exp.Alias) else each
         is_named = isinstance(each, exp.Alias | exp.Column)
@@ -124,6 +134,14 @@ def _struct(context: Context, tree: Any, rows: Rows) -> _Pieces:
         pieces += [", " * (len(pieces) > 1), text_literal(name), ", "]
         pieces += context.scalar(value, rows).pieces
     return (*pieces, ")")
+
+
+def _starred(scope: Scope, alias: str | None) -> Iterator[Named]:
+    """Yields the columns of `t.*`; without a table's name those of `*`."""
+    for table in scope.tables:
+        is_shown = not table.qualified_only if alias is None else alias == table.alias.lower()
+        if is_shown:
+            yield from table.columns
 
 
 def _column(context: Context, tree: exp.Column, rows: Rows) -> _Pieces:

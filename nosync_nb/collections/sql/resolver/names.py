@@ -16,6 +16,7 @@ from sqlglot import exp
 from nosync_nb.collections.sql.resolver.context import Context
 from nosync_nb.collections.sql.resolver.trees import signed_integer, without_parentheses
 from nosync_nb.expressions.syntax.parser import value_of
+from nosync_nb.operators.windows.calls import RANKS
 
 _BINARY: dict[type[exp.Expr], str] = {
     exp.Add: "+",
@@ -83,7 +84,6 @@ _DEFAULTS: dict[tuple[str, int], tuple[str, ...]] = {
 }
 """The arguments that Spark adds to a function with a number of arguments."""
 _RENAMED = {"array_agg": "collect_list"}
-_ROW_FRAMES = frozenset(["row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"])
 _VARIABLE = "namedlambdavariable()"
 _Print = Callable[[Any], str]
 
@@ -331,7 +331,7 @@ class _Names:
             return f"ROWS BETWEEN {n} FOLLOWING AND {n} FOLLOWING"
         spec = tree.args.get("spec")
         if spec is None:
-            unit = "ROWS" if name in _ROW_FRAMES or not is_ordered else "RANGE"
+            unit = "ROWS" if name in RANKS or not is_ordered else "RANGE"
             end = "CURRENT ROW" if is_ordered else "UNBOUNDED FOLLOWING"
             return f"{unit} BETWEEN UNBOUNDED PRECEDING AND {end}"
         start, end = (self._bound(spec, each) for each in ("start", "end"))

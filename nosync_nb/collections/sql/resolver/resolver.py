@@ -103,7 +103,7 @@ class Resolver:
     # -- what the parts of the resolver use ----------------------------------------------------
 
     def scan(self, name: str) -> Query | None:
-        """Returns an input or a stage; None if there is none of this name."""
+        """Returns an input or a stage; None if no table has this name."""
         names = self._columns(name)
         if names is None:
             return None

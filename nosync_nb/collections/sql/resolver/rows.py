@@ -1,4 +1,4 @@
-"""The rows over which the expressions of one query are resolved.
+"""The rows to which the expressions of one query refer.
 
 An expression that needs more than text over columns (a subquery, a window function) extends the
 relation by a column, and refers to that column.
@@ -56,6 +56,8 @@ class Rows:
         resolved: the aliases that are resolved.
         results: the columns of the SELECT list by name, which come before those of FROM.
         windows: the windows of the WINDOW clause by name.
+        added: the results of subqueries and window functions, by the identity of their tree: an
+            expression that is resolved twice adds them once.
     """
 
     def __init__(self, relation: Relation, scope: Scope, numbers: Numbers) -> None:
@@ -66,6 +68,7 @@ class Rows:
         self.resolved: dict[str, Scalar] = {}
         self.results: dict[str, Column] = {}
         self.windows: dict[str, Any] = {}
+        self.added: dict[int, tuple[str | Column, ...]] = {}
 
     def adopt(self, groups: QueryGroups) -> None:
         """Declares the rows to be groups, to whose keys and aggregates expressions refer."""

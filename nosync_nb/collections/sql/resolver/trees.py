@@ -18,7 +18,7 @@ def is_aggregate_call(tree: Any) -> bool:
 
 
 def parts_of_call(tree: Any) -> Iterator[Any]:
-    """Yields the arguments of an aggregate, and those of its FILTER and WITHIN GROUP."""
+    """Yields the arguments of an aggregate, its FILTER, and its WITHIN GROUP."""
     for each in tree.iter_expressions():
         if each is tree.this and isinstance(tree, exp.Filter | exp.WithinGroup):
             yield from parts_of_call(each)

@@ -17,16 +17,9 @@ from nosync_nb.collections.sql.resolver.context import Context
 from nosync_nb.collections.sql.resolver.order import order_terms
 from nosync_nb.collections.sql.resolver.rows import Rows
 from nosync_nb.collections.sql.resolver.trees import signed_integer
-from nosync_nb.operators.windows.calls import Bound
+from nosync_nb.operators.windows.calls import OFFSETS, PICKS, RANKS, Bound
 
-_RANKS = ("row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile")
-_PICKS = ("first_value", "last_value", "nth_value", "first", "last", "any_value")
-_FUNCTIONS = frozenset(
-    (
-        *_RANKS,
-        *("lag", "lead", "first_value", "last_value", "nth_value", "first", "last", "any_value"),
-    )
-)
+_FUNCTIONS = frozenset((*RANKS, *OFFSETS, *PICKS, "first", "last", "any_value"))
 
 
 def window_column(context: Context, tree: exp.Window, rows: Rows) -> Column:
@@ -123,7 +116,7 @@ def _function(
     if name == "ntile":
         n = _integer(context, arguments[0]) if arguments else 1
         return WindowFunction(number, name, n=n, frame=frame)
-    if name in ("lag", "lead"):
+    if name in OFFSETS:
         n = 1 if len(arguments) < 2 else _integer(context, arguments[1])
         places = [rows.place(context.scalar(arguments[0], rows))]
         if len(arguments) > 2:
