@@ -20,7 +20,7 @@ from nosync_nb import rows
 from nosync_nb.collections.definition import Definition
 from nosync_nb.dataflow.cardinality import TableSizes, estimate
 from nosync_nb.errors import NosyncError
-from nosync_nb.expressions import compile_expression, of_params
+from nosync_nb.expressions import Expression, compile_expression, of_params
 from nosync_nb.rows import Column
 
 UNKNOWN_GROUPS = 200
@@ -109,9 +109,23 @@ class _Samples:
 
     def different(self, part: Definition, places: Sequence[int], below: float) -> float:
         """Returns the estimated number of different values of some columns of a part."""
+        if not places:
+            return min(below, 1.0)
+        if part.op == "concat":
+            return min(below, sum(self.different(each, places, below) for each in part.inputs))
+        if part.op in _GROUPING:
+            keys = part.params["keys"]
+            own = [keys[place] for place in places if place < len(keys)]
+            return self.different(part.inputs[0], own if len(own) == len(places) else keys, below)
+        if part.op == "select":
+            outputs = [part.params["outputs"][place] for place in places]
+            if all(isinstance(each, int) for each in outputs):
+                return self.different(part.inputs[0], outputs, below)
         by_table: dict[str, list[SampledColumn]] = {}
         found = 1.0
         for place in places:
+            if self._is_constant(part, place):
+                continue
             sampled = self._column(part, place)
             if sampled is None:
                 found *= UNKNOWN_GROUPS
@@ -126,6 +140,14 @@ class _Samples:
             every = 0.0 if trace is None else float(trace.rows_count)
             found *= distinct_estimate(n, len(counts), single, every)
         return min(found, below)
+
+    def _is_constant(self, part: Definition, place: int) -> bool:
+        """Returns True if a column is an expression that reads no other column."""
+        output = part.params["outputs"][place] if part.op == "select" else None
+        if not isinstance(output, str):
+            return False
+        expression = self._compiled(part, output, part.schema.types[place])
+        return expression is not None and not expression.columns
 
     def _column(self, part: Definition, place: int) -> SampledColumn | None:
         """Returns a column of a part over the sample of its collection; None if it has several."""
@@ -152,13 +174,8 @@ class _Samples:
     def _computed(self, part: Definition, text: str, type_: str) -> SampledColumn | None:
         """Returns an expression over one collection, evaluated on its sample."""
         source = part.inputs[0]
-        try:
-            expression = compile_expression(
-                text, source.schema, types=lambda *_: [type_], settings=of_params(part.params)
-            )
-        except NosyncError:
-            return None
-        if not expression.local or not expression.deterministic:
+        expression = self._compiled(part, text, type_)
+        if expression is None:
             return None
         found = {place: self._column(source, place) for place in expression.columns}
         names = {None if each is None else each.name for each in found.values()}
@@ -176,3 +193,16 @@ class _Samples:
             return SampledColumn(name, expression.evaluate(sample, n), type_)
         except NosyncError:  # for rows that a filter below removes, for example
             return None
+
+    def _compiled(self, part: Definition, text: str, type_: str) -> Expression | None:
+        """Returns an expression of a `select` that this process can evaluate on a sample."""
+        try:
+            expression = compile_expression(
+                text,
+                part.inputs[0].schema,
+                types=lambda *_: [type_],
+                settings=of_params(part.params),
+            )
+        except NosyncError:
+            return None
+        return expression if expression.local and expression.deterministic else None

@@ -127,11 +127,20 @@ def give_spark(session: Session, spark: Any) -> None:
 
 @contextmanager
 def spark_unseen() -> Iterator[None]:
-    """Hides the active Spark session from sessions that are opened without it."""
+    """Hides the active Spark session from sessions that are opened without it.
+
+    Starting Spark fails: its settings would be those of every later test in this process.
+    """
     import pytest
+
+    from nosync_nb.spark import launch
+
+    def refuse(_settings: object) -> None:
+        raise RuntimeError("a test that starts Spark is marked `spark`")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SparkConnection, "_may_exist", lambda link: link._given is not None)
+        patch.setattr(launch, "_launch", refuse)
         yield
 
 

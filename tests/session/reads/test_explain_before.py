@@ -82,6 +82,13 @@ def test_explain_estimates_state_from_row_and_value_counts(flights: Session) -> 
     assert estimates(flights.explain("SELECT count(*) AS n FROM flights"))["the result"] == 1
 
 
+def test_grouping_sets_are_estimated_from_the_groups_of_each_set(flights: Session) -> None:
+    query = "SELECT carrier, origin, count(*) AS n FROM flights GROUP BY ROLLUP (carrier, origin)"
+    assert estimates(flights.explain(query))["the result"] == 100 + 4 + 1
+    real = flights.stage("rolled_up", flights.sql(query))
+    assert real.count() == 100 + 4 + 1
+
+
 def test_estimates_are_near_real_sizes(flights: Session) -> None:
     found = estimates(flights.explain(QUERY))
     stage = flights.stage("by_label", flights.sql(QUERY))
