@@ -407,13 +407,26 @@ def free_columns(relation: Relation) -> frozenset[Column]:
 
 
 def with_inputs(relation: Relation, inputs: Sequence[Relation]) -> Relation:
-    """Returns a relation over other inputs; the same one if they did not change."""
+    """Returns a relation over other inputs; the same one if they did not change.
+
+    An operator whose inputs correspond by position reads the columns that it has read before.
+    """
     if all(a is b for a, b in zip(inputs, relation.inputs, strict=True)):
         return relation
+    if isinstance(relation, LogicalSetOperation | LogicalVariable | LogicalRecursion):
+        pairs = zip(inputs, relation.inputs, strict=True)
+        inputs = [with_columns(made, before.columns) for made, before in pairs]
     if isinstance(relation, _Unary):
         return replace(relation, source=inputs[0])
     assert isinstance(relation, _Binary)
     return replace(relation, left=inputs[0], right=inputs[1])
+
+
+def with_columns(relation: Relation, columns: tuple[Column, ...]) -> Relation:
+    """Returns a relation with some of its columns, in this order."""
+    if relation.columns == columns:
+        return relation
+    return LogicalProject(columns, relation, tuple(Output(c, column(c)) for c in columns))
 
 
 def rebuilt(relation: Relation, change: Callable[[Relation], Relation]) -> Relation:

@@ -18,11 +18,10 @@ from nosync_nb.collections.sql.algebra import (
     LogicalJoin,
     LogicalProject,
     LogicalWindow,
-    Output,
     Relation,
     Scalar,
-    column,
     walk,
+    with_columns,
     with_inputs,
 )
 
@@ -122,12 +121,7 @@ class _Arranger:
             ready = tuple(c for c in rest if c.columns <= have | theirs and c.columns & theirs)
             rest = [c for c in rest if c not in ready]
             made = LogicalJoin((*made.columns, *chosen.columns), made, chosen, "inner", ready)
-        made = _filtered(made, rest)
-        if made.columns == relation.columns:
-            return made
-        return LogicalProject(
-            relation.columns, made, tuple(Output(c, column(c)) for c in relation.columns)
-        )
+        return with_columns(_filtered(made, rest), relation.columns)
 
     def _flattened(
         self, relation: LogicalJoin, conditions: list[Scalar]

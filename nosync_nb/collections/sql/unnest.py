@@ -34,6 +34,7 @@ from nosync_nb.collections.sql.algebra import (
     equality,
     free_columns,
     rebuilt,
+    with_columns,
 )
 
 _ZERO = ("count", "count_if", "regr_count", "approx_count_distinct")
@@ -350,8 +351,8 @@ class _Push:
         self, relation: LogicalSetOperation
     ) -> tuple[Relation, Mapping[Column, Column]]:
         (left, a), (right, b) = self.push(relation.left), self.push(relation.right)
-        left = _ordered(left, (*relation.left.columns, *a.values()))
-        right = _ordered(right, (*relation.right.columns, *(b[old] for old in a)))
+        left = with_columns(left, (*relation.left.columns, *a.values()))
+        right = with_columns(right, (*relation.right.columns, *(b[old] for old in a)))
         places = {old: self._numbers.new() for old in a}
         columns = (*relation.columns, *places.values())
         return replace(relation, columns=columns, left=left, right=right), places
@@ -392,12 +393,6 @@ class _Push:
             for old in places
         ]
         return LogicalProject(tuple(o.column for o in outputs), made, tuple(outputs)), merged
-
-
-def _ordered(relation: Relation, columns: tuple[Column, ...]) -> Relation:
-    if relation.columns == columns:
-        return relation
-    return LogicalProject(columns, relation, tuple(Output(c, column(c)) for c in columns))
 
 
 def _of_nothing(call: Scalar) -> str | None:
