@@ -60,8 +60,8 @@ def _used(relation: Relation, needed: set[Column]) -> list[set[Column]]:
     if isinstance(relation, LogicalGenerate):
         return [needed | relation.generator.argument.columns]
     if isinstance(relation, LogicalAggregate):
-        calls = [c for o in relation.calls if o.column in needed for c in o.value.columns]
-        return [{*relation.keys, *calls}]
+        calls = _calls(relation, needed)
+        return [{*relation.keys, *(c for each in calls for c in each.value.columns)}]
     if isinstance(relation, LogicalTop):
         return [needed | {*relation.groups, *(term.column for term in relation.order)}]
     if isinstance(relation, LogicalWindow):
@@ -87,8 +87,7 @@ def _restricted(relation: Relation, inputs: list[Relation], needed: set[Column])
         columns = tuple(each.column for each in outputs)
         return _merged(LogicalProject(columns, inputs[0], outputs))
     if isinstance(relation, LogicalAggregate):
-        calls = tuple(each for each in relation.calls if each.column in needed)
-        calls = calls if calls or relation.keys else relation.calls[:1]
+        calls = _calls(relation, needed)
         columns = (*dict.fromkeys(relation.keys), *(each.column for each in calls))
         return LogicalAggregate(columns, inputs[0], relation.keys, calls)
     if isinstance(relation, LogicalGenerate):
@@ -112,6 +111,12 @@ def _restricted(relation: Relation, inputs: list[Relation], needed: set[Column])
         return _join(relation, inputs[0], inputs[1], needed)
     whole = [_exactly(made, before) for made, before in zip(inputs, relation.inputs, strict=True)]
     return with_inputs(relation, whole)
+
+
+def _calls(relation: LogicalAggregate, needed: set[Column]) -> tuple[Output, ...]:
+    """Returns the calls that are needed; an aggregate without keys has at least one."""
+    calls = tuple(each for each in relation.calls if each.column in needed)
+    return calls if calls or relation.keys else relation.calls[:1]
 
 
 def _join(relation: LogicalJoin, left: Relation, right: Relation, needed: set[Column]) -> Relation:

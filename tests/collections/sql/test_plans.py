@@ -45,3 +45,12 @@ def test_operators_grow_by_depth_of_nested_subqueries(session: Session) -> None:
         joins.append(operators(session, query)["join"])
     assert [b - a for a, b in pairwise(joins)] == [joins[1] - joins[0]] * 3
     assert joins[1] - joins[0] <= joins[0]
+
+
+def test_unused_total_reads_one_of_its_columns(session: Session) -> None:
+    """The first call remained, and pruning had removed the column that it reads."""
+    totals = "SELECT sum(x) AS s, max(y) AS m FROM (SELECT a AS x, b AS y FROM t)"
+    assert session.sql(f"SELECT 1 AS one FROM u CROSS JOIN ({totals})").rows() == []
+    session.inputs["u"].insert([(1, 1), (2, 2)])
+    session.commit()
+    assert session.sql(f"SELECT 1 AS one FROM u CROSS JOIN ({totals})").rows() == [(1,), (1,)]
