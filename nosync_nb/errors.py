@@ -46,6 +46,8 @@ _HIDDEN = re.compile(
     "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # direction, invisible
     "\ud800-\udfff]"  # lone surrogates, which cannot be encoded
 )
+_ERROR_CLASS = re.compile(r"(?:^|: )\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)?)\] ")
+"""Spark's error class in a message: at its start, or after `stage 's': expression 'x': `."""
 
 
 def visible(text: str) -> str:
@@ -117,7 +119,8 @@ def titled(stage: str) -> str:
 class NosyncError(Exception):
     """The root: catches everything that NoSync raises on purpose.
 
-    `kind` is a stable word for programs; `hint` is the remedy, also attached as a note.
+    `kind` is a stable word for programs; `hint` is the remedy, also attached as a note;
+    `error_class` is Spark's error class, if the message names one.
 
     Examples:
         >>> try:
@@ -137,6 +140,20 @@ class NosyncError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self), self.hint, dict(self.__dict__))
+
+    @property
+    def error_class(self) -> str:
+        """Spark's error class, such as `DIVIDE_BY_ZERO`; empty if the message names none.
+
+        Examples:
+            >>> try:
+            ...     flights.select("day / (day - day) AS x").rows()
+            ... except nosync.ExpressionError as error:
+            ...     print(error.error_class)
+            DIVIDE_BY_ZERO
+        """
+        found = _ERROR_CLASS.search(str(self))
+        return found[1] if found else ""
 
     def because(self, cause: BaseException | None) -> None:
         """Sets a cause that is not being handled, for example one from another process."""

@@ -17,6 +17,7 @@ from nosync_nb.expressions.evaluation.generators import (
 from nosync_nb.expressions.expression import (
     Expression,
     Types,
+    UntypedNullError,
     compile_expression,
     expand_select,
     known_type,
@@ -34,13 +35,27 @@ from nosync_nb.expressions.settings import (
 )
 from nosync_nb.expressions.suggestions import spark_suggestions
 from nosync_nb.expressions.syntax.allowlist import disallowed_reason
-from nosync_nb.expressions.syntax.analyzer import conjuncts
-from nosync_nb.expressions.syntax.parser import OrderTerm, parse_list, parse_order
-from nosync_nb.expressions.typing_rules import common_type
+from nosync_nb.expressions.syntax.analyzer import (
+    CLOCK_FUNCTIONS,
+    conjuncts,
+    is_unit,
+    unstable_function,
+)
+from nosync_nb.expressions.syntax.parser import (
+    OrderTerm,
+    listed_patterns,
+    parse_list,
+    parse_order,
+)
+from nosync_nb.expressions.syntax.spark_functions import refusal_without_spark
+from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, common_type
 from nosync_nb.expressions.window_calls import WrittenCall, split_window_calls
 
 __all__ = [
+    "CLOCK_FUNCTIONS",
+    "NUMBERS",
     "PAIRS",
+    "TIMES",
     "AggregateCall",
     "Aggregation",
     "Asked",
@@ -51,6 +66,7 @@ __all__ = [
     "SettingsDependency",
     "SqlSettings",
     "Types",
+    "UntypedNullError",
     "WrittenCall",
     "common_type",
     "compile_aggregates",
@@ -60,18 +76,22 @@ __all__ = [
     "expand_select",
     "generator",
     "is_nondeterministic",
+    "is_unit",
     "known_type",
+    "listed_patterns",
     "of_params",
     "only_one",
     "parse_list",
     "parse_order",
     "placed",
     "recorded_settings",
+    "refusal_without_spark",
     "refuse_windows",
     "retained_settings",
     "spark_suggestions",
     "split_window_calls",
     "statement_clock",
+    "unstable_function",
     "waits",
     "windowed_times",
 ]

@@ -2,7 +2,8 @@
 
 To add a function, add an entry to `AGGREGATORS`. Several names may share one kernel: `every(x)` is
 the minimum of booleans. A function whose result depends on the order of rows in Spark, such as
-`first(x)`, is refused with a hint at an alternative.
+`first(x)`, is refused with a hint at an alternative. `any_value(x)` may be any value of the group;
+it is the least one.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ AGGREGATORS: dict[str, Aggregator] = {
     "approx_count_distinct": Aggregator(
         "count_distinct", lambda type_: "bigint", _NONE, distinct="count_distinct"
     ),
+    "any_value": _extreme("min"),
     "bool_and": _truth("min"),
     "every": _truth("min"),
     "bool_or": _truth("max"),
@@ -176,13 +178,15 @@ AGGREGATORS: dict[str, Aggregator] = {
     ),
 }
 
-_FIRST = "name the order: min_by(x, o) is the x of the least o"
-_LAST = "name the order: max_by(x, o) is the x of the greatest o"
+_FIRST = "name the order, as in min_by({0}, o): the value in the row of the least o"
+_LAST = "name the order, as in max_by({0}, o): the value in the row of the greatest o"
 REFUSED = {
     "first": _FIRST,
     "first_value": _FIRST,
     "last": _LAST,
     "last_value": _LAST,
-    "any_value": "choose one: min(x), max(x) or min_by(x, o)",
 }
-"""Aggregates whose result depends on the order of rows, and their alternatives."""
+"""Aggregates whose result depends on the order of rows, and their alternatives.
+
+The placeholder `{0}` receives the text of the argument.
+"""

@@ -15,6 +15,7 @@ order is chosen, so that equal groups have equal results.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,19 +23,20 @@ from sqlglot import exp
 
 from nosync_nb import rows
 from nosync_nb.errors import ExpressionError
-from nosync_nb.expressions.aggregate_registry import AGGREGATORS, REFUSED
+from nosync_nb.expressions.aggregate_registry import AGGREGATORS, REFUSED, Aggregator
 from nosync_nb.expressions.expression import (
     Expression,
     Functions,
     Types,
+    UntypedNullError,
     compile_expression,
     compile_shown,
 )
-from nosync_nb.expressions.settings import DEFAULT, Asked, SqlSettings
+from nosync_nb.expressions.settings import DEFAULT, Asked, SettingsDependency, SqlSettings
 from nosync_nb.expressions.syntax import analyzer
 from nosync_nb.expressions.syntax.parser import OrderTerm, Word, parse, parse_order, tokens
 from nosync_nb.rows import Field, Schema
-from nosync_nb.rows.ddl import quoted
+from nosync_nb.rows.ddl import INTERVALS, quoted
 from nosync_nb.rows.types import FLOATS, INTEGERS
 
 
@@ -309,19 +311,20 @@ class Aggregation(NamedTuple):
         calls: the distinct aggregate calls.
         outputs: one row expression for each name, over `inner`.
         inner: the schema of the keys, then `_0`, `_1`, ... with the types of the calls.
+        totals: the settings on which the sums and averages depend.
     """
 
     names: tuple[str, ...]
     calls: list[AggregateCall]
     outputs: list[Expression]
     inner: Schema
+    totals: SqlSettings = SqlSettings()
 
     @property
     def settings(self) -> list[SqlSettings]:
         """The settings on which each of the expressions depends."""
-        return [e.settings for c in self.calls for e in c.arguments] + [
-            e.settings for e in self.outputs
-        ]
+        expressions = [*(e for c in self.calls for e in c.arguments), *self.outputs]
+        return [*(e.settings for e in expressions), self.totals]
 
 
 def compile_aggregates(
@@ -353,7 +356,11 @@ def compile_aggregates(
     for sql, text in zip(named.values(), texts, strict=True):
         compiler.check_columns(text, inner, sql)
         outputs.append(compile_shown(text, inner, types, settings, (repr(sql), labels), functions))
-    return Aggregation(tuple(named), compiler.calls, outputs, inner)
+    return Aggregation(tuple(named), compiler.calls, outputs, inner, compiler.totals)
+
+
+_WITHOUT_ANSI = {"sum": "try_sum", "avg": "try_avg"}
+"""The kernels whose total is null where it does not fit its type."""
 
 
 class _Compiler:
@@ -374,6 +381,7 @@ class _Compiler:
         self.functions = functions
         self.calls: list[AggregateCall] = []
         self.labels: list[str] = []
+        self.totals = SqlSettings()
         self._numbers: dict[tuple[Any, ...], int] = {}
         self.prefix = "_"
         while any(key.name.startswith(self.prefix) for key in self.keys):
@@ -404,10 +412,11 @@ class _Compiler:
     def call(self, sql: str, words: Sequence[Word], i: int) -> tuple[int, int]:
         """Compiles the call at word `i`; returns its number, and the index of the word after it."""
         written = words[i].text.lower()
-        if written not in AGGREGATORS and written not in WHOLES:
-            raise _unknown(sql, written)
         close = _closing(words, i + 1, sql)
         inside = words[i + 2 : close]
+        if written not in AGGREGATORS and written not in WHOLES:
+            given = _split(sql, inside, words[i + 1].end, words[close].start) if inside else []
+            raise _unknown(sql, written, given)
         for k in range(len(inside)):
             if _is_call(inside, k):
                 raise _failure(
@@ -424,6 +433,11 @@ class _Compiler:
             by = next(word for word in words[after + 3 :] if word.text.lower().endswith("by"))
             order = sql[by.end : words[end].start].strip()
             after = end + 1
+        if written == "any_value" and [w.text.lower() for w in words[after : after + 2]] in (
+            ["ignore", "nulls"],
+            ["respect", "nulls"],
+        ):
+            after += 2
         if after < len(words) and words[after].text.lower() == "filter":
             end = _closing(words, after + 1, sql)
             condition = sql[words[after + 2].end : words[end].start].strip()
@@ -497,11 +511,17 @@ class _Compiler:
         texts = shown_as = _checked_arguments(sql, written, texts, distinct)
         if condition is not None:
             shown += " filter (...)"
+            self._check_condition(sql, condition)
             texts = _conditional(texts, condition, distinct)
-        compiled = [self.expression(text) for text in texts]
+        compiled = [self._argument(text, aggregator) for text in texts]
+        if aggregator.result("double") == "double" and aggregator.result("string") is None:
+            compiled = [self._number_of(text, e) for text, e in zip(texts, compiled, strict=True)]
         type_ = aggregator.result(compiled[0].type)
         if type_ is None:
-            what = f"there is no {written} of a {compiled[0].type} ('{shown_as[0]}')"
+            orders = written in ("min", "max")
+            kind = "INVALID_ORDERING_TYPE" if orders else "UNEXPECTED_INPUT_TYPE"
+            what = f"[DATATYPE_MISMATCH.{kind}] there is no {written} of a {compiled[0].type}"
+            what += f" ('{shown_as[0]}')"
             raise _failure(sql, what, aggregator.hint(written, shown_as[0], compiled[0].type))
         maps = [t for t, each in zip(shown_as, compiled, strict=True) if "map<" in each.type]
         if distinct and maps:
@@ -515,7 +535,7 @@ class _Compiler:
             raise _failure(
                 sql, what, f"maps have no order; use one of its values, {shown_as[1]}['key']"
             )
-        kernel, weighed = aggregator.kernel, distinct
+        kernel, weighed = self._kernel(sql, aggregator.kernel, compiled[0].type), distinct
         if distinct and aggregator.distinct:
             kernel, weighed = aggregator.distinct, False
         if kernel == "count_distinct":
@@ -526,6 +546,49 @@ class _Compiler:
         return self.number(
             AggregateCall(kernel, compiled[0], type_, tuple(compiled[1:]), weighed), shown
         )
+
+    def _kernel(self, sql: str, kernel: str, type_: str) -> str:
+        """Returns the kernel of an aggregate; in ANSI mode a sum that does not fit is an error.
+
+        Without it, a sum of integers wraps around, and a total of decimals is null.
+        """
+        if kernel not in _WITHOUT_ANSI or type_ in FLOATS or type_ in INTERVALS or self._ansi(sql):
+            return kernel
+        if not type_.startswith("decimal"):
+            return "wrapping_sum" if kernel == "sum" else kernel
+        return _WITHOUT_ANSI[kernel]
+
+    def _ansi(self, sql: str) -> bool:
+        """Returns the ANSI mode of the totals; it is recorded if it is off."""
+        settings = self.settings
+        if not isinstance(settings, SqlSettings):
+            settings = settings(SettingsDependency(time_zone=False, ansi=True), sql)
+        if settings.ansi is False:
+            self.totals = SqlSettings(ansi=False)
+        return settings.ansi is not False
+
+    def _argument(self, text: str, aggregator: Aggregator) -> Expression:
+        """Compiles an argument; a null without a type gets one that the aggregate accepts."""
+        try:
+            return self.expression(text)
+        except UntypedNullError:
+            kinds = ("string", "double", "boolean", "bigint")
+            kind = next(each for each in kinds if aggregator.result(each) is not None)
+            return self.expression(f"cast(null as {kind})")
+
+    def _number_of(self, text: str, argument: Expression) -> Expression:
+        """Returns an argument of an aggregate of numbers; a text becomes a double, as in Spark."""
+        if argument.type != "string":
+            return argument
+        return self.expression(f"cast({text} as double)")
+
+    def _check_condition(self, sql: str, condition: str) -> None:
+        """Raises ExpressionError if the condition of FILTER is not boolean."""
+        type_ = self.expression(condition).type
+        if type_ != "boolean":
+            what = f"the condition {condition!r} is of type {type_}, not boolean"
+            hint = "write a comparison, as in filter (where x > 60)"
+            raise _failure(sql, f"[INVALID_AGGREGATE_FILTER.NOT_BOOLEAN] {what}", hint)
 
     def expression(self, text: str) -> Expression:
         """Compiles an argument, which must be deterministic."""
@@ -541,8 +604,7 @@ class _Compiler:
             raise _failure(
                 e.sql,
                 what,
-                "compute it in an earlier stage that is --nondeterministic, which memoises the"
-                " results",
+                "compute it as a column of a stage or view first, which memoises the results",
             )
         return e
 
@@ -571,6 +633,9 @@ class _Compiler:
                 )
 
 
+_NULLS = re.compile(r"\s+(ignore|respect)\s+nulls\Z", re.IGNORECASE)
+
+
 def _failure(sql: str, what: str, hint: str | None) -> ExpressionError:
     return ExpressionError(f"aggregate {sql!r}: {what}", hint=hint)
 
@@ -579,10 +644,11 @@ def _is_number(tree: exp.Expression) -> bool:
     return isinstance(tree, exp.Literal) and not tree.is_string
 
 
-def _unknown(sql: str, written: str) -> ExpressionError:
+def _unknown(sql: str, written: str, given: Sequence[str]) -> ExpressionError:
     if written in REFUSED:
         what = f"{written} depends on the order of rows, and a group has none"
-        return _failure(sql, what, REFUSED[written])
+        argument = _NULLS.sub("", given[0]) if given else "x"
+        return _failure(sql, what, REFUSED[written].format(argument))
     names = ", ".join((*AGGREGATORS, *WHOLES))
     hint = f"use one of {names}, or .reduce(f)"
     return _failure(sql, f"unknown aggregate {written}", hint)
@@ -597,6 +663,11 @@ def _checked_arguments(sql: str, written: str, texts: list[str], distinct: bool)
     wanted = AGGREGATORS[written].arguments
     if written == "approx_count_distinct" and len(texts) == 2:
         return texts[:1]  # drop the allowed error, because the result is exact
+    if written == "any_value" and texts:
+        # the least value is null only if all values are, so it needs no IGNORE NULLS
+        texts = [_NULLS.sub("", texts[0]), *texts[1:]]
+        if len(texts) == 2 and texts[1].lower() in ("true", "false"):
+            return texts[:1]
     if (written == "count" and len(texts) > 1) or (written == "regr_count" and len(texts) == 2):
         if distinct:
             return texts
@@ -610,7 +681,7 @@ def _checked_arguments(sql: str, written: str, texts: list[str], distinct: bool)
     elif wanted == 2 and not AGGREGATORS[written].both:
         hint = f"write {written}(x, o): the x of the row with that o"
     how_many = "one argument" if wanted == 1 else f"{wanted} arguments"
-    raise _failure(sql, f"{written} takes {how_many}", hint)
+    raise _failure(sql, f"[WRONG_NUM_ARGS] {written} takes {how_many}", hint)
 
 
 def _conditional(texts: list[str], condition: str, distinct: bool) -> list[str]:

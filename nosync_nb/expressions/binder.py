@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from functools import reduce
 from typing import Any
 
 from sqlglot import exp
 
 from nosync_nb.errors import SchemaError
-from nosync_nb.expressions.evaluation.nested_nodes import FoldNode, LambdaBody, LambdaNode, key_of
+from nosync_nb.expressions.evaluation.nested_nodes import (
+    FoldNode,
+    LambdaBody,
+    LambdaNode,
+    SortNode,
+    key_of,
+)
 from nosync_nb.expressions.evaluation.nodes import (
     ColumnNode,
     LiteralNode,
@@ -35,10 +42,11 @@ from nosync_nb.expressions.functions.rules import Function, check_arity
 from nosync_nb.expressions.implicit_casts import cast, try_cast
 from nosync_nb.expressions.kernels import collections as collection_kernels
 from nosync_nb.expressions.kernels.kernel import NotProvedError
-from nosync_nb.expressions.non_ansi import same_without_ansi
-from nosync_nb.expressions.syntax.parser import Unsigned
+from nosync_nb.expressions.non_ansi import has_non_ansi_cast, same_without_ansi
+from nosync_nb.expressions.non_ansi_types import non_ansi_operands
+from nosync_nb.expressions.syntax.parser import Unsigned, listed_patterns
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, TIMES, VOID
-from nosync_nb.rows import Schema
+from nosync_nb.rows import Schema, canonical_type
 from nosync_nb.rows.ddl import INTERVALS
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
@@ -78,6 +86,23 @@ def cast_type(tree: Any) -> str:
     if type_ is None:
         raise NotProvedError(f"cast to {written}")
     return type_
+
+
+def _nested_cast(node: ValueNode, tree: Any) -> ValueNode:
+    """Returns a null of a nested type, or a node that has the type already.
+
+    Raises:
+        NotProvedError: if values must be converted.
+    """
+    try:
+        type_ = canonical_type(tree.sql("spark"))
+    except SchemaError:
+        raise NotProvedError(f"cast to {tree.sql('spark').lower()}") from None
+    if node.type == type_:
+        return node
+    if isinstance(node, LiteralNode) and node.value is None and collections.is_held(type_):
+        return LiteralNode(None, type_)
+    raise NotProvedError(f"cast of {node.type} to {type_}")
 
 
 def number(text: str) -> LiteralNode:
@@ -274,6 +299,31 @@ def _struct(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
     return collections.struct(fields)
 
 
+def _array_sort(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
+    """Binds `array_sort(a [, (x, y) -> ...])`."""
+    check_arity(name, arguments, 1, 2)
+    items = binder.bind(arguments[0])
+    if len(arguments) == 1:
+        return collections.sorted_nulls_last(name, [items], binder.utc)
+    (type_,) = collections.inner(items)
+    body = binder.scope.body(binder, arguments[1], (type_, type_))
+    if body.node.type != "int":
+        raise NotProvedError(f"a comparison of type {body.node.type}")
+    return SortNode(items, body)
+
+
+def _arrays_zip(binder: Binder, name: str, arguments: Sequence[Any]) -> ValueNode:
+    """Binds `arrays_zip(a, f(b))`; fields are named by columns, or by their position from 0."""
+    names, arrays = [], []
+    for position, tree in enumerate(arguments):
+        is_named = isinstance(tree, exp.Column | exp.Alias)
+        names.append(tree.alias_or_name if is_named else str(position))
+        arrays.append(binder.bind(tree.this if isinstance(tree, exp.Alias) else tree))
+    if not arrays:
+        raise NotProvedError("arrays_zip without arguments")
+    return collections.zipped(names, arrays)
+
+
 _TreeCall = Callable[["Binder", str, Sequence[Any]], ValueNode]
 _TREE_CALLS: dict[str, _TreeCall] = {
     "transform": _transform,
@@ -286,6 +336,8 @@ _TREE_CALLS: dict[str, _TreeCall] = {
     "transform_values": _of_entries,
     "transform_keys": _of_entries,
     "struct": _struct,
+    "array_sort": _array_sort,
+    "arrays_zip": _arrays_zip,
 }
 
 
@@ -363,6 +415,7 @@ class Binder:
     Args:
         schema: the columns.
         utc: True if timestamps are in UTC.
+        ansi: False to cast the operands of operators as without ANSI mode.
         typed: True if calls that only Spark computes also become nodes. Such nodes have the type
             of the result (`functions/registry.py`), but cannot be evaluated.
 
@@ -374,9 +427,12 @@ class Binder:
         first: the operands that Spark evaluates before the expression (`evaluation/nodes.py`).
     """
 
-    def __init__(self, schema: Schema, *, utc: bool, typed: bool = False) -> None:
+    def __init__(
+        self, schema: Schema, *, utc: bool, ansi: bool = True, typed: bool = False
+    ) -> None:
         self.schema = schema
         self.utc = utc
+        self.ansi = ansi
         self.typed = typed
         self.mixes = False
         self.apart = False
@@ -403,10 +459,15 @@ class Binder:
         nodes = [self.bind(operand) for operand in operands]
         if any(is_nested(node.type) for node in nodes):
             return collections.compared(name, nodes)
+        nodes = self._operands(name, nodes)
         between = name == "-" and all(node.type in TIMES for node in nodes)
         if name not in _PLAIN and not between:
             self._record_types(node.type for node in nodes)
         return OPERATORS[name](name, nodes, self.utc)
+
+    def _operands(self, name: str, nodes: list[ValueNode]) -> list[ValueNode]:
+        """Returns the operands of a call, cast to each other's types as without ANSI mode."""
+        return nodes if self.ansi else non_ansi_operands(name, nodes, utc=self.utc)
 
     def _record_types(self, types: Iterable[str]) -> None:
         """Records if the common type of several types depends on ANSI mode."""
@@ -414,11 +475,12 @@ class Binder:
         if len(kinds) > 1 and not any(map(INTERVALS.__contains__, kinds)):
             self.mixes = self.apart = True
 
-    def _record_cast(self, source: str, target: str) -> None:
-        """Records if an implicit cast depends on ANSI mode."""
+    def _record_cast(self, source: str, target: str, *, written: bool = False) -> None:
+        """Records if a cast depends on ANSI mode; `written` is False for an implicit one."""
         if len({_kind(source), _kind(target)} - {VOID}) > 1:
             self.mixes = True
-            self.apart |= not same_without_ansi(source, target)
+            known = has_non_ansi_cast if written else same_without_ansi
+            self.apart |= not known(source, target)
 
     def _call(self, name: str, *arguments: Any) -> ValueNode:
         type_ = RESULTS.get(name.lower()) if self.typed else None
@@ -444,11 +506,12 @@ class Binder:
                 self._record_cast(node.type, wanted)
             return entry.bind(name.lower(), nodes, self.utc)
         lower = name.lower()
+        nodes = self._operands(lower, nodes)
         if lower not in _PLAIN:
             types = [node.type for node in (nodes[1:] if lower in _CHOICES else nodes)]
             if lower in _TYPE_NAMES:
                 for type_ in types:
-                    self._record_cast(type_, lower)
+                    self._record_cast(type_, lower, written=True)
             elif lower == "map":
                 self._record_types(types[::2])
                 self._record_types(types[1::2])
@@ -494,11 +557,13 @@ class Binder:
     def _cast(self, tree: Any) -> ValueNode:
         if tree.args.get("format"):
             raise NotProvedError("cast with a format")
-        type_ = cast_type(tree.to)
         node = self.bind(tree.this)
+        if tree.to.args.get("nested"):
+            return _nested_cast(node, tree.to)
+        type_ = cast_type(tree.to)
         if tree.args.get("safe"):
             return try_cast(node, type_, utc=self.utc)
-        self._record_cast(node.type, type_)
+        self._record_cast(node.type, type_, written=True)
         return cast(node, type_, utc=self.utc)
 
     def _is(self, tree: Any) -> ValueNode:
@@ -523,8 +588,21 @@ class Binder:
 
     def _like(self, tree: Any) -> ValueNode:
         name = "ilike" if isinstance(tree, exp.ILike) else "like"
+        if isinstance(tree.expression, exp.Any | exp.All):
+            return self._like_several(name, tree)
         node = self._operator(name, tree.this, tree.expression)
         return comparisons.not_("not", [node], self.utc) if tree.args.get("negate") else node
+
+    def _like_several(self, name: str, tree: Any) -> ValueNode:
+        """Binds `x [not] like any | all (...)`: a comparison with each pattern."""
+        compared = []
+        for pattern in listed_patterns(tree.expression):
+            node = self._operator(name, tree.this, pattern)
+            if tree.args.get("negate"):
+                node = comparisons.not_("not", [node], self.utc)
+            compared.append(node)
+        connective = "and" if isinstance(tree.expression, exp.All) else "or"
+        return reduce(lambda a, b: OPERATORS[connective](connective, [a, b], self.utc), compared)
 
     def _escape(self, tree: Any) -> ValueNode:
         """Binds `like ... escape '/'`, in which `escape` is the outer node of the tree."""
@@ -563,8 +641,10 @@ class Binder:
         default = tree.args.get("default")
         last = None if default is None else self.bind(default)
         results = [*(result for _, result in branches), *([] if last is None else [last])]
+        results = self._operands("case", results)
         self._record_types(result.type for result in results)
-        return comparisons.case(branches, last, self.utc)
+        branches = [(test, result) for (test, _), result in zip(branches, results, strict=False)]
+        return comparisons.case(branches, None if last is None else results[-1], self.utc)
 
     def _extract(self, tree: Any) -> ValueNode:
         return datetimes.extracted(tree.this.name, self.bind(tree.expression), self.utc)

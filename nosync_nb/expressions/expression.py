@@ -49,6 +49,11 @@ from nosync_nb.expressions.typing_rules import NUMBERS, VOID, is_decimal
 from nosync_nb.rows import Column, Schema, canonical_type
 from nosync_nb.rows.ddl import quoted
 
+
+class UntypedNullError(ExpressionError):
+    """The value of an expression is always null and has no type, as in `coalesce(NULL, NULL)`."""
+
+
 Types = Callable[[Sequence[str], Schema], list[str]]
 """Asks Spark for the types of expressions over a schema."""
 
@@ -177,7 +182,7 @@ class Expression:
             values.append(f"{name}={_printed(one, self.schema.types[i])}")
         where = f" in the row {', '.join(values)}" if values else ""
         return ExpressionError(
-            f"expression {text or self.sql!r}: {error.reason}{where}", hint=_remedy(error.reason)
+            f"expression {text or self.sql!r}: {error.reason}{where}", hint=error.reason.remedy
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -264,13 +269,13 @@ def compile_shown(
 def _compiled(sql: str, schema: Schema, *, utc: bool, ansi: bool) -> _Compiled:
     parsed = parse(sql)
     examined = analyze(parsed.tree, schema, parsed.sql)
-    node, depends, why, apart = _node_of(parsed, schema, examined)
+    node, depends, why, apart = _node_of(parsed, schema, examined, ansi=ansi)
     if depends.time_zone and not utc and node is not None:
         node, why = None, "timestamps in a time zone other than UTC"
-    if depends.ansi and not ansi and node is not None:
+    if not ansi and node is not None:
         node, why = _without_ansi(node, apart=apart)
     if node is not None and node.type == VOID:
-        raise ExpressionError(
+        raise UntypedNullError(
             f"expression {parsed.sql!r}: null alone has no type",
             hint="cast it, as in 'cast(null as double) AS x'",
         )
@@ -293,7 +298,7 @@ def _without_ansi(node: ValueNode, *, apart: bool) -> tuple[ValueNode | None, st
 
 
 def _node_of(
-    parsed: Parsed, schema: Schema, examined: ExpressionFacts
+    parsed: Parsed, schema: Schema, examined: ExpressionFacts, *, ansi: bool
 ) -> tuple[ValueNode | None, SettingsDependency, str, bool]:
     """Binds an expression.
 
@@ -303,7 +308,7 @@ def _node_of(
     """
     for utc in (False, True):
         try:
-            node, binder = _bind(parsed, schema, utc=utc)
+            node, binder = _bind(parsed, schema, utc=utc, ansi=ansi)
         except NotProvedError as error:
             why = str(error)
         else:
@@ -329,7 +334,7 @@ def known_type(sql: str, schema: Schema) -> str | None:
 
 
 def _bind(
-    parsed: Parsed, schema: Schema, *, utc: bool, typed: bool = False
+    parsed: Parsed, schema: Schema, *, utc: bool, ansi: bool = True, typed: bool = False
 ) -> tuple[ValueNode, Binder]:
     """Returns the node of an expression, and its binder.
 
@@ -346,7 +351,7 @@ def _bind(
         raise NotProvedError("raw strings")
     if not agrees_with_spark(parsed.tree):
         raise NotProvedError("this order of operators without parentheses")
-    binder = Binder(schema, utc=utc, typed=typed)
+    binder = Binder(schema, utc=utc, ansi=ansi, typed=typed)
     node = binder.bind(parsed.tree)
     if binder.first:
         node = SharedOperandNode(node, binder.first)
@@ -419,14 +424,6 @@ def _printed(column: Column, type_: str) -> str:
         return repr(rows.to_pylist(column, type_)[0])
     except (SchemaError, OverflowError):
         return "a value outside the years 1 to 9999"
-
-
-def _remedy(reason: str) -> str:
-    if "zero" in reason:
-        return "return null instead, as in a / nullif(b, 0) or try_divide(a, b)"
-    if reason == "overflow":
-        return "widen an operand, as in cast(a as bigint) or cast(a as double)"
-    return "return null instead with try_cast(x as type), or clean the values first"
 
 
 def expand_select(expressions: Sequence[str], schema: Schema) -> list[str]:

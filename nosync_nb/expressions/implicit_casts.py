@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -118,12 +119,10 @@ def _literal(node: LiteralNode, target: str, *, utc: bool) -> LiteralNode | None
     value = node.value
     if value is None:
         return LiteralNode(None, target)
-    if isinstance(value, bool) or node.type in INTERVALS:
-        return None
-    if isinstance(value, int) and target in INTEGERS:
+    if node.type in INTEGERS and target in INTEGERS:
         least, greatest = limits(target)
         return LiteralNode(value, target) if least <= value <= greatest else None
-    if isinstance(value, int) and target in FLOATS and abs(value) <= _EXACT[target]:
+    if node.type in INTEGERS and target in FLOATS and abs(value) <= _EXACT[target]:
         return LiteralNode(float(value), target)
     if isinstance(value, Decimal):
         return _decimal_literal(value, target)
@@ -145,11 +144,14 @@ def _decimal_literal(value: Decimal, target: str) -> LiteralNode | None:
 
 
 _SPECIAL = frozenset(("now", "today", "tomorrow", "yesterday"))
+_DAY_WORD = re.compile(r"\s*(epoch|now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 
 
 def _text_literal(text: str, target: str, *, utc: bool) -> LiteralNode | None:
     """Returns the cast literal; None if it is invalid, which is an error on each evaluated row."""
     if target in ("timestamp", "timestamp_ntz"):
+        if not any(map(str.isdigit, text)) and _DAY_WORD.match(text) is None:
+            return None
         return LiteralNode(_moment(text, target, utc=utc), target)
     if is_decimal(target):
         return None

@@ -31,6 +31,7 @@ from nosync_nb.expressions.functions import datetimes, strings
 from nosync_nb.expressions.functions.intervals import MARK
 from nosync_nb.expressions.functions.mathematics import looked_at_last
 from nosync_nb.expressions.kernels import collections, numeric
+from nosync_nb.expressions.kernels.casts import integer_parser_without_ansi
 from nosync_nb.expressions.kernels.datetimes import timestamp_parser_without_ansi
 from nosync_nb.expressions.kernels.kernel import Kernel, NotProvedError, TextKernel, null_on_error
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, is_decimal
@@ -40,7 +41,7 @@ from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 _WRAPPING = frozenset(("+", "-", "*", "neg", "negative", "abs"))
 _DECIMAL = frozenset(("+", "-", "*"))
 _EITHER = frozenset(("getbit", "bit_get", "timestamp_millis", "timestamp_seconds", "split_part"))
-_EITHER_BY_ROW = frozenset(("slice", "sequence", "try_element_at"))
+_EITHER_BY_ROW = frozenset(("slice", "sequence", "try_element_at", "map"))
 """Calls that raise for the same values with ANSI mode and without."""
 _ENDS = {"floor": np.floor, "ceil": np.ceil, "ceiling": np.ceil}
 _NULL_BY_ZERO = frozenset(("/", "%", "mod", "pmod"))
@@ -62,6 +63,11 @@ def same_without_ansi(source: str, target: str) -> bool:
     if source == "string":
         return target in (*FLOATS, *TIMES, "boolean") or is_decimal(target)
     return is_decimal(source) and (target in (*FLOATS, "boolean") or is_decimal(target))
+
+
+def has_non_ansi_cast(source: str, target: str) -> bool:
+    """Returns True if a cast without ANSI mode is computed here."""
+    return same_without_ansi(source, target) or (source == "string" and target in INTEGERS)
 
 
 def non_ansi_expression(node: ValueNode) -> ValueNode:
@@ -139,6 +145,8 @@ def _cast(kernel: Kernel | TextKernel, source: str, target: str) -> Kernel | Tex
             return Kernel(_saturated(target), floats=True)
     if INTERVALS.intersection((source, target)):
         return kernel  # a value that does not fit is an error in either mode
+    if source == "string" and target in INTEGERS:
+        return integer_parser_without_ansi(target)
     if (source, target) == ("string", "timestamp"):
         return timestamp_parser_without_ansi()
     if source == "date" and target in TIMES:
@@ -170,9 +178,10 @@ def _saturated(target: str) -> Any:
 
 def _rowwise(node: RowwiseNode) -> ValueNode:
     """Rewrites a call of Python values, so that a missing element becomes null."""
-    if node.name in _EITHER_BY_ROW:
+    of_map = node.name == "[]" and node.arguments[0].type.startswith("map<")
+    if of_map or node.name in _EITHER_BY_ROW:
         inner = [non_ansi_expression(argument) for argument in node.arguments]
-        more = {"raises": True, "strict": node.strict}
+        more = {"raises": not of_map, "strict": node.strict}
         return RowwiseNode(node.name, node.type, node.function, inner, **more)
     function = {"[]": collections.get, "element_at": collections.try_element_at}.get(node.name)
     if function is None or not node.arguments[0].type.startswith("array<"):

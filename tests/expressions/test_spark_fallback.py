@@ -69,12 +69,11 @@ def test_ordinary_expressions_need_no_spark() -> None:
         compiled = compile_expression(text, COLUMNS, types=lambda sqls, _: ["string"] * len(sqls))
         if not compiled.local:
             reasons[text] = compiled.why
-    assert len(ordinary) == 239
+    assert len(ordinary) == 238
     assert all(reasons.values())
     assert set(reasons) == {
         "i.x",
         "i>j>1",
-        "i in ()",
         "greatest(i)",
         "coalesce()",
         "upper()",

@@ -90,7 +90,8 @@ class Generator(NamedTuple):
             return [*place, *(Field(name, inner) for name, inner in nested_parts(type_))]
         wanted = "an array of structs" if self.fields_apart else "an array or a map"
         raise ExpressionError(
-            f"expression {self.sql!r}: {self.called} takes {wanted}, not a {type_}",
+            f"expression {self.sql!r}: [DATATYPE_MISMATCH.UNEXPECTED_INPUT_TYPE] {self.called}"
+            f" takes {wanted}, not a {type_}",
             hint="split(text, ',') converts text to an array",
         )
 

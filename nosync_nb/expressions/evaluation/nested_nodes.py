@@ -9,6 +9,7 @@ frame, which repeats the columns of the outer frame and has the variables as fur
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cmp_to_key
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from nosync_nb import rows
 from nosync_nb.expressions.evaluation.nodes import ValueNode, evaluate_where
 from nosync_nb.expressions.kernels.kernel import InvalidError
+from nosync_nb.expressions.kernels.reasons import Reason
 from nosync_nb.expressions.kernels.vectors import (
     Array,
     RowError,
@@ -95,7 +97,7 @@ class RowwiseNode(ValueNode):
             for null, *row in zip(dead, *lists, strict=True):
                 results.append(None if null else self.function(*row))
         except InvalidError as error:
-            raise frame.fail(str(error), len(results)) from None
+            raise frame.fail(error.reason, len(results)) from None
         return vector_of(results, self.type, small=frame.small)
 
 
@@ -153,7 +155,7 @@ class ElementFrame(VectorFrame):
         mask = self.outer.null_mask(i)
         return None if mask is None else mask[self.owner]
 
-    def raised(self, reason: str, row: int) -> RowError:
+    def raised(self, reason: Reason, row: int) -> RowError:
         return self.outer.fail(reason, int(self.owner[row]))
 
 
@@ -234,7 +236,7 @@ class LambdaNode(ValueNode):
             for items, each in zip(lists, given, strict=True):
                 results.append(None if items is None else self.collect(items, each))
         except InvalidError as error:
-            raise frame.fail(str(error), len(results)) from None
+            raise frame.fail(error.reason, len(results)) from None
         return vector_of(results, self.type, small=frame.small)
 
     def _all(self, frame: VectorFrame, lists: list[Any]) -> list[list[Any]]:
@@ -301,3 +303,86 @@ class FoldNode(ValueNode):
                 held[i] = value
         results = [None if each is None else v for each, v in zip(lists, held, strict=True)]
         return vector_of(results, self.type, small=frame.small)
+
+
+_COMPARED_AT_ONCE = 64
+"""The most elements of an array for which the comparison is evaluated for all pairs at once."""
+
+
+class SortNode(ValueNode):
+    """`array_sort(array, (x, y) -> ...)`: a stable sort by a comparison.
+
+    The comparison is evaluated for all pairs of elements at once. If a pair raises that the sort
+    might not compare, the pairs are compared one by one, in the order of Java's sort: for arrays of
+    fewer than 32 elements this is exactly the order of Spark.
+    """
+
+    def __init__(self, items: ValueNode, body: LambdaBody) -> None:
+        super().__init__(items.type, (items,), raises=True)
+        self.body = body
+
+    def evaluate(self, frame: VectorFrame) -> Vector:
+        lists = as_lists(self.arguments[0].evaluate(frame), self.type, frame.n)
+        results = [
+            items if items is None or len(items) < 2 else self._sorted(frame, row, items)
+            for row, items in enumerate(lists)
+        ]
+        return vector_of(results, self.type, small=frame.small)
+
+    def _sorted(self, frame: VectorFrame, row: int, items: list[Any]) -> list[Any]:
+        n = len(items)
+        signs: list[Any] | None = None
+        if n <= _COMPARED_AT_ONCE:
+            pairs = [
+                [each for each in items for _ in items],
+                [each for _ in items for each in items],
+            ]
+            try:
+                _, signs = self.body.over(frame, np.full(n * n, row), pairs)
+            except RowError:
+                signs = None
+
+        def compare(a: int, b: int) -> int:
+            if signs is not None:
+                sign = signs[a * n + b]
+            else:
+                _, (sign,) = self.body.over(frame, np.array([row]), [[items[a]], [items[b]]])
+            if sign is None:
+                raise frame.fail(_NO_SIGN, row)
+            return int(sign)
+
+        places = _inserted(n, compare) if n < _JAVA_RUN else _merged(n, compare)
+        return [items[place] for place in places]
+
+
+_JAVA_RUN = 32
+_NO_SIGN = Reason(
+    "COMPARATOR_RETURNS_NULL",
+    "the comparison of two elements is null",
+    "return 0 for equal elements, as in coalesce(x - y, 0)",
+)
+
+
+def _merged(n: int, compare: Callable[[int, int], int]) -> list[int]:
+    return sorted(range(n), key=cmp_to_key(compare))
+
+
+def _inserted(n: int, compare: Callable[[int, int], int]) -> list[int]:
+    """Returns the sorted positions: a run at the start, then binary insertion, as Java sorts."""
+    descends = compare(1, 0) < 0
+    run = 2
+    while run < n and (compare(run, run - 1) < 0) == descends:
+        run += 1
+    places = list(range(run))
+    if descends:
+        places.reverse()
+    for place in range(run, n):
+        low, high = 0, len(places)
+        while low < high:
+            middle = (low + high) >> 1
+            if compare(place, places[middle]) < 0:
+                high = middle
+            else:
+                low = middle + 1
+        places.insert(low, place)
+    return places

@@ -23,7 +23,8 @@ from sqlglot import exp
 
 from nosync_nb.expressions.kernels import numeric
 from nosync_nb.expressions.kernels.kernel import Kernel, RefusedRowError, TextKernel, run_text
-from nosync_nb.expressions.kernels.numeric import OVERFLOW, extent, limits
+from nosync_nb.expressions.kernels.numeric import extent, limits
+from nosync_nb.expressions.kernels.reasons import DECIMAL_OVERFLOW
 from nosync_nb.expressions.kernels.vectors import (
     Array,
     RowError,
@@ -122,7 +123,7 @@ class StrictNode(ValueNode):
         try:
             return run_text(self.kernel, values, nulls, frame, self.type)
         except RefusedRowError as error:
-            raise frame.fail(str(error), error.row) from None
+            raise frame.fail(error.reason, error.row) from None
 
     def _numbers(
         self, kernel: Kernel, values: list[Any], nulls: Array | None, frame: VectorFrame
@@ -147,7 +148,7 @@ class StrictNode(ValueNode):
         if not beyond.any():
             return Vector(result, nulls)
         if not kernel.lenient:
-            raise frame.fail(OVERFLOW, int(beyond.argmax()))
+            raise frame.fail(DECIMAL_OVERFLOW, int(beyond.argmax()))
         return Vector(result, merge_nulls(nulls, beyond))
 
     def _fits(self, kernel: Kernel, values: list[Any]) -> bool:

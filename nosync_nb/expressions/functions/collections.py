@@ -17,8 +17,9 @@ from nosync_nb.expressions.functions.rules import Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value, only, to_common
 from nosync_nb.expressions.kernels import casts, collections
 from nosync_nb.expressions.kernels.kernel import NotProvedError
-from nosync_nb.expressions.typing_rules import VOID, common_type, is_decimal, is_known
+from nosync_nb.expressions.typing_rules import TIMES, VOID, common_type, is_decimal, is_known
 from nosync_nb.rows import canonical_type
+from nosync_nb.rows.ddl import INTERVALS, YEAR_MONTHS, quote
 from nosync_nb.rows.types import INTEGERS, is_nested, nested_parts
 
 _INDEXES = ("tinyint", "smallint", "int")
@@ -128,8 +129,6 @@ def _map(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 def struct(fields: Sequence[tuple[str, ValueNode]]) -> ValueNode:
     """Returns the node of a struct with the given field names and values."""
-    from nosync_nb.rows.ddl import quote
-
     nodes = [node for _, node in fields]
     if not fields or not all(is_held(node.type) for node in nodes):
         raise NotProvedError("a struct of these types")
@@ -332,6 +331,9 @@ def _flatten(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _sequence(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """Binds `sequence(start, stop [, step])` of integers, dates or timestamps."""
+    if any(node.type in TIMES for node in arguments):
+        return _sequence_of_times(name, arguments, utc)
     whole = all(node.type in (*INTEGERS, "string") for node in arguments)
     texts = all(node.type == "string" for node in arguments)
     if len(arguments) not in (2, 3) or not whole or texts:
@@ -339,6 +341,60 @@ def _sequence(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     given = unified(arguments, utc=utc)
     result_type = f"array<{given[0].type}>"
     return RowwiseNode(name, result_type, collections.sequence, given, raises=True)
+
+
+def _sequence_of_times(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    ends, step = arguments[:2], arguments[2:]
+    if len(arguments) not in (2, 3) or not all(n.type in TIMES or n.type == VOID for n in ends):
+        raise NotProvedError(f"{name} of these types")
+    if step and step[0].type not in INTERVALS:
+        raise NotProvedError(f"{name} with a step that is a {step[0].type}")
+    start, stop = to_common(ends, utc=utc)
+    if start.type == "timestamp" and not utc:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    by_months = bool(step) and step[0].type in YEAR_MONTHS
+    make = collections.sequence_of_times(start.type, by_months=by_months)
+    return RowwiseNode(name, f"array<{start.type}>", make, (start, stop, *step), raises=True)
+
+
+def zipped(names: Sequence[str], arrays: Sequence[ValueNode]) -> ValueNode:
+    """Binds `arrays_zip(a, b, ...)`, whose structs have fields of these names."""
+    if len({name.lower() for name in names}) < len(names):
+        raise NotProvedError("arrays_zip with two fields of one name")
+    fields = ",".join(
+        f"{quote(name)}:{inner(array)[0]}" for name, array in zip(names, arrays, strict=True)
+    )
+    try:
+        type_ = canonical_type(f"array<struct<{fields}>>")
+    except SchemaError:
+        raise NotProvedError(f"arrays_zip with the fields {fields}") from None
+    return RowwiseNode("arrays_zip", type_, collections.zipped, arrays)
+
+
+def _map_from_arrays(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    check_arity(name, arguments, 2)
+    (key,), (value,) = (inner(node) for node in arguments)
+    if is_nested(key):
+        raise NotProvedError("keys that are nested")
+    make = collections.map_of(key_of(key))
+    return RowwiseNode(name, f"map<{key},{value}>", make, arguments, raises=True)
+
+
+_REGEX_SIGNS = frozenset("\\^$.|?*+()[]{}")
+
+
+def _str_to_map(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """Binds `str_to_map(text [, between [, after]])`; separators with signs are left to Spark."""
+    check_arity(name, arguments, 1, 3)
+    separators = [",", ":"]
+    for i, node in enumerate(arguments[1:]):
+        separator = literal_value(node, "a separator")
+        if not isinstance(separator, str) or not separator or _REGEX_SIGNS & set(separator):
+            raise NotProvedError(f"the separator {separator!r}, which is a regular expression")
+        separators[i] = separator
+    text = cast(only(arguments[0], "string", name=name), "string", utc=utc)
+    make = collections.text_to_map(*separators)
+    return RowwiseNode(name, "map<string,string>", make, (text,), raises=True)
 
 
 def _array_join(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -405,6 +461,8 @@ def compared(name: str, nodes: Sequence[ValueNode]) -> ValueNode:
     return RowwiseNode(name, "boolean", run, nodes, strict=name != "<=>")
 
 
+sorted_nulls_last = _array_function(collections.sort_nulls_last)
+
 FUNCTIONS: dict[str, Rule] = {
     "array": array,
     "map": _map,
@@ -421,7 +479,7 @@ FUNCTIONS: dict[str, Rule] = {
     "array_max": _array_function(lambda key: collections.extreme(key, greatest=True), "{element}"),
     "array_min": _array_function(lambda key: collections.extreme(key, greatest=False), "{element}"),
     "array_distinct": _array_function(collections.without_repeats),
-    "array_sort": _array_function(collections.sort_nulls_last),
+    "array_sort": sorted_nulls_last,
     "array_compact": _array_function(lambda key: collections.compact),
     "sort_array": _sort_array,
     "array_union": _two_array_function(collections.union),
@@ -436,6 +494,8 @@ FUNCTIONS: dict[str, Rule] = {
     "slice": _slice,
     "flatten": _flatten,
     "sequence": _sequence,
+    "map_from_arrays": _map_from_arrays,
+    "str_to_map": _str_to_map,
     "map_keys": _of_map(lambda pairs: [k for k, _ in pairs], "array<{key}>"),
     "map_values": _of_map(lambda pairs: [v for _, v in pairs], "array<{value}>"),
     "map_entries": _of_map(list, "array<struct<key:{key},value:{value}>>"),

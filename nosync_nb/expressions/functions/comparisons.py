@@ -5,7 +5,7 @@ Text patterns are in `patterns.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import reduce
 from typing import Any
@@ -95,6 +95,11 @@ def _beside_decimal(name: str, literal: LiteralNode) -> LiteralNode | None:
     return LiteralNode(number, type_)
 
 
+def _are_untyped(nodes: Sequence[ValueNode]) -> bool:
+    """Returns True if all values are nulls without a type."""
+    return all(node.type == VOID for node in nodes)
+
+
 def null_safe_equal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """Binds `<=>`."""
     check_arity(name, arguments, 2)
@@ -108,7 +113,9 @@ def null_safe_equal(name: str, arguments: list[ValueNode], utc: bool) -> ValueNo
 def null_if(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """Binds `nullif(a, b)`; the result has the type of `a`."""
     check_arity(name, arguments, 2)
-    if not is_known(arguments[0].type) or arguments[0].type == VOID:
+    if arguments[0].type == VOID:
+        return LiteralNode(None, VOID)
+    if not is_known(arguments[0].type):
         raise NotProvedError(f"nullif of {arguments[0].type}")
     equal = COMPARISONS["="]("=", arguments, utc)
     return CaseNode([(equal, LiteralNode(None, arguments[0].type))], arguments[0])
@@ -121,6 +128,8 @@ def in_(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """Binds `x in (...)`; a list of literals becomes one lookup."""
     if len(arguments) < 2:
         raise NotProvedError("an empty list after in")
+    if _are_untyped(arguments):
+        return LiteralNode(None, "boolean")
     given = [arguments[0], *(x for x in arguments[1:] if x.type != VOID)]
     exactly = len(given) > 1 and decimals.is_comparable(given)
     value, *listed = arguments if exactly else to_common(arguments, utc=utc)
@@ -171,6 +180,8 @@ def extreme(choices: Callable[[str], Any]) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if len(arguments) < 2:
             raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        if _are_untyped(arguments):
+            return LiteralNode(None, VOID)
         kinds = {argument.type for argument in arguments} - {VOID}
         if "string" in kinds and len(kinds) > 1:
             raise NotProvedError(f"{name} of text and something else")
@@ -196,6 +207,8 @@ def case(
         raise NotProvedError("a condition that is not boolean")
     results = [result for _, result in branches]
     results.append(default if default is not None else LiteralNode(None, VOID))
+    if _are_untyped(results) and not any(condition.raises for condition in conditions):
+        return LiteralNode(None, VOID)
     results = to_common(results, utc=utc)
     return CaseNode(list(zip(conditions, results[:-1], strict=True)), results[-1])
 
@@ -229,6 +242,8 @@ def coalesce(wanted: int | None = None) -> Rule:
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         if not arguments or (wanted is not None and len(arguments) != wanted):
             raise NotProvedError(f"{name} of {len(arguments)} arguments")
+        if _are_untyped(arguments):
+            return LiteralNode(None, VOID)
         operands = to_common(arguments, utc=utc)
         return operands[0] if len(operands) == 1 else CoalesceNode(operands[0].type, operands)
 

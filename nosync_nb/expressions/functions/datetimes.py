@@ -15,6 +15,7 @@ import numpy as np
 from nosync_nb.expressions.evaluation.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions import (
     intervals,
+    nondeterministic,
     rules,
 )
 from nosync_nb.expressions.functions.rules import Rule, check_arity
@@ -24,6 +25,7 @@ from nosync_nb.expressions.kernels import (
 )
 from nosync_nb.expressions.kernels import (
     datetimes,
+    reasons,
 )
 from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError, TextKernel
 from nosync_nb.expressions.typing_rules import NUMBERS, TIMES, VOID, is_decimal
@@ -168,7 +170,7 @@ def _converted(source: str, result: str, kernel: Kernel, wider: tuple[str, ...] 
 def _scaled(width: int) -> Kernel:
     """Returns the kernel that converts whole units of `width` microseconds to microseconds."""
     top = (2**63 - 1) // width
-    check = Check(lambda a: (a > top) | (a < -top), "overflow")
+    check = Check(lambda a: (a > top) | (a < -top), reasons.TIME_OVERFLOW)
     return Kernel(lambda a: a * np.int64(width), (check,))
 
 
@@ -214,6 +216,53 @@ def _date_format(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     check_arity(name, arguments, 2)
     kernel = patterns.timestamp_formatter(_pattern(arguments, 1))
     return StrictNode(name, "string", kernel, (_time(arguments[0], utc=utc),))
+
+
+def _time_to_text(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """Binds `to_char(time, pattern)`; only Spark knows that of a number."""
+    if not arguments or arguments[0].type not in TIMES:
+        raise NotProvedError(f"{name} of these types")
+    return _date_format(name, arguments, utc)
+
+
+def _zone(node: ValueNode, what: str) -> Any:
+    """Returns the time zone that a literal names.
+
+    Raises:
+        NotProvedError: if it is not a literal, or the name is unknown here.
+    """
+    name = literal_value(node, what)
+    zone = datetimes.zone_of(name) if isinstance(name, str) else None
+    if zone is None:
+        raise NotProvedError(f"the time zone {name!r}")
+    return zone
+
+
+def _shifted(kernel: Callable[[Any], Kernel]) -> Rule:
+    """Returns the rule of `from_utc_timestamp` or `to_utc_timestamp`."""
+
+    def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+        check_arity(name, arguments, 2)
+        time = implicit(arguments[0], "timestamp", utc=utc)
+        return StrictNode(name, "timestamp", kernel(_zone(arguments[1], name)), (time,))
+
+    return rule
+
+
+def _convert_timezone(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
+    """Binds `convert_timezone([from,] to, time)`; the first zone is by default the session's."""
+    check_arity(name, arguments, 2, 3)
+    if not utc:
+        raise NotProvedError("timestamps in a time zone other than UTC")
+    time = arguments[-1]
+    if time.type not in TIMES and time.type != "string":
+        raise NotProvedError(f"{name} of a {time.type}")
+    node = cast(time, "timestamp_ntz", utc=utc)
+    if len(arguments) == 3:
+        kernel = datetimes.to_utc(_zone(arguments[0], name))
+        node = StrictNode(name, "timestamp_ntz", kernel, (node,))
+    kernel = datetimes.from_utc(_zone(arguments[-2], name))
+    return StrictNode(name, "timestamp_ntz", kernel, (node,))
 
 
 def _from_unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
@@ -304,7 +353,10 @@ def _try_to_date(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
 
 
 def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
-    """Binds `unix_timestamp(x [, pattern])`: whole seconds, truncated towards zero."""
+    """Binds `unix_timestamp([x [, pattern]])`: whole seconds, truncated towards zero."""
+    whole = Kernel(lambda a: np.sign(a) * (np.abs(a) // datetimes.SECOND))
+    if not arguments and name == "unix_timestamp":
+        return StrictNode(name, "bigint", whole, (nondeterministic.ClockNode("timestamp"),))
     check_arity(name, arguments, 1, 2)
     _refuse_non_text(arguments[1:])
     time = arguments[0]
@@ -314,8 +366,7 @@ def _unix(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         time = _time(time, utc=utc)
     else:
         raise NotProvedError(f"{name} of {time.type}")
-    kernel = Kernel(lambda a: np.sign(a) * (np.abs(a) // datetimes.SECOND))
-    return StrictNode(name, "bigint", kernel, (time,))
+    return StrictNode(name, "bigint", whole, (time,))
 
 
 _UNITS = {
@@ -428,11 +479,11 @@ def _time_of_parts(*parts: Any) -> Any:
 
 
 _DATE = Kernel(
-    _day_of_parts, (Check(_no_day, "the date does not exist"), Check(_too_far, "overflow"))
+    _day_of_parts, (Check(_no_day, reasons.NO_DATE), Check(_too_far, reasons.DATE_OVERFLOW))
 )
 _TIME = Kernel(
     _time_of_parts,
-    (Check(_no_time, "the time does not exist"), Check(_no_moment, "overflow")),
+    (Check(_no_time, reasons.NO_TIME), Check(_no_moment, reasons.TIME_OVERFLOW)),
 )
 
 
@@ -504,6 +555,11 @@ FUNCTIONS: dict[str, Rule] = {
     "to_unix_timestamp": _unix,
     "from_unixtime": _from_unix,
     "date_format": _date_format,
+    "to_char": _time_to_text,
+    "to_varchar": _time_to_text,
+    "from_utc_timestamp": _shifted(datetimes.from_utc),
+    "to_utc_timestamp": _shifted(datetimes.to_utc),
+    "convert_timezone": _convert_timezone,
     "to_date": _to_date,
     "to_timestamp": _to_time("timestamp"),
     "try_to_timestamp": _try_to_timestamp,

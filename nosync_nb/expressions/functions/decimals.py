@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Rule, check_arity, rounding_places
 from nosync_nb.expressions.implicit_casts import cast
-from nosync_nb.expressions.kernels import numeric
+from nosync_nb.expressions.kernels import numeric, reasons
 from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError, TextKernel
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, WHOLE_DIGITS, is_decimal
 from nosync_nb.rows.decimals import unscaled_values
@@ -164,7 +164,7 @@ def _whole_type(p1: int, s1: int, p2: int, s2: int) -> Parts:
 
 def _integral(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     """Binds `div` of decimals, which returns a bigint."""
-    check = Check(numeric.is_zero, numeric.BY_ZERO)
+    check = Check(numeric.is_zero, reasons.BY_ZERO)
     node = _binary(_whole_type, _truncated_quotient, check, right_first=True)(name, arguments, utc)
     return cast(node, "bigint", utc=utc)
 
@@ -176,8 +176,8 @@ def _truncated_quotient(a: Any, b: Any, s1: int, s2: int, scale: int) -> Any:
     )
 
 
-_BY_ZERO = Check(numeric.is_zero, numeric.BY_ZERO)
-_REST_BY_ZERO = Check(numeric.is_zero, numeric.REMAINDER_BY_ZERO)
+_BY_ZERO = Check(numeric.is_zero, reasons.BY_ZERO)
+_REST_BY_ZERO = Check(numeric.is_zero, reasons.REMAINDER_BY_ZERO)
 
 _ARITHMETIC: dict[str, Rule] = {
     "+": _binary(_sum_type, _added),

@@ -19,7 +19,7 @@ from sqlglot import exp
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, implicit
-from nosync_nb.expressions.kernels import datetimes, numeric
+from nosync_nb.expressions.kernels import datetimes, numeric, reasons
 from nosync_nb.expressions.kernels.datetimes import OF_MONTHS, OF_TIME
 from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError
 from nosync_nb.expressions.kernels.numeric import extent, limits, within
@@ -206,18 +206,19 @@ def _no_timestamp(micros: Any, months: Any) -> Any:
 
 def _unbound(kernel: Kernel) -> Kernel:
     """Returns a bigint kernel without bounds, because bounds of timestamps prove nothing."""
-    return Kernel(kernel.run, kernel.checks)
+    return Kernel(kernel.run, tuple(Check(c.bad, reasons.TIME_OVERFLOW) for c in kernel.checks))
 
 
 _ADD, _SUBTRACT = (_unbound(make("bigint")) for make in (numeric.add, numeric.subtract))
 ADD_MONTHS = Kernel(
-    lambda days, months: _later(days, months).astype(np.int32), (Check(_no_date, "overflow"),)
+    lambda days, months: _later(days, months).astype(np.int32),
+    (Check(_no_date, reasons.DATE_OVERFLOW),),
 )
 _ADD_MONTHS_TO_TIME = Kernel(
     lambda micros, months: (
         _later(micros // datetimes.DAY, months) * datetimes.DAY + micros % datetimes.DAY
     ),
-    (Check(_no_timestamp, "overflow"),),
+    (Check(_no_timestamp, reasons.TIME_OVERFLOW),),
 )
 
 
@@ -236,7 +237,7 @@ def added(name: str, unit: str, arguments: list[ValueNode], utc: bool) -> ValueN
 def _by_units(kernel: Kernel, width: int) -> Kernel:
     """Returns the kernel of a time and a number of units; for a null time, no number overflows."""
     most, least = (2**63 - 1) // width, -(2**63 // width)
-    far = Check(lambda time, number: (number > most) | (number < least), "overflow")
+    far = Check(lambda time, number: (number > most) | (number < least), reasons.TIME_OVERFLOW)
     checks = (Check(_times(check.bad, width), check.reason) for check in kernel.checks)
     return Kernel(_times(kernel.run, width), (far, *checks), right_first=True)
 
@@ -332,7 +333,7 @@ def _exact_kernel(type_: str, compute: Callable[..., Any], *checks: Check, **mor
             return dtype.type(min(max(int(result), least), greatest))
         return np.minimum(np.maximum(result, least), greatest).astype(dtype)
 
-    return Kernel(run, (*checks, Check(bad, numeric.OVERFLOW)), floats=True, **more)
+    return Kernel(run, (*checks, Check(bad, reasons.INTERVAL_OVERFLOW)), floats=True, **more)
 
 
 def _rounded_kernel(type_: str, compute: Callable[[Any, Any], Any], *checks: Check) -> Kernel:
@@ -355,7 +356,7 @@ def _rounded_kernel(type_: str, compute: Callable[[Any, Any], Any], *checks: Che
         wrong = bad(a, b)
         return np.where(wrong, 0.0, rounded(a, b)).astype(np.int64).astype(FIXED[type_])
 
-    return Kernel(run, (*checks, Check(bad, numeric.OVERFLOW)), floats=True)
+    return Kernel(run, (*checks, Check(bad, reasons.INTERVAL_OVERFLOW)), floats=True)
 
 
 def _have_types(types: tuple[str, ...], nodes: list[ValueNode]) -> bool:
@@ -468,7 +469,7 @@ def divided(other: Rule) -> Rule:
         check_arity(name, arguments, 2)
         if arguments[0].type not in INTERVALS:
             raise NotProvedError("a number divided by an interval")
-        zero = Check(numeric.is_zero, numeric.BY_ZERO)
+        zero = Check(numeric.is_zero, reasons.INTERVAL_BY_ZERO)
         interval, number = arguments
         kernel, type_ = _scaled(interval, number, numeric.over, np.divide, zero)
         return StrictNode(f"{MARK}/", type_, kernel, arguments)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from nosync_nb.expressions.evaluation.nodes import CaseNode, LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Function, Rule, check_arity, rounding_places
 from nosync_nb.expressions.implicit_casts import cast, implicit, tried_call
-from nosync_nb.expressions.kernels import numeric
+from nosync_nb.expressions.kernels import numeric, reasons
 from nosync_nb.expressions.kernels.kernel import Check, Kernel, NotProvedError, null_on_error
 from nosync_nb.expressions.typing_rules import NUMBERS, VOID, common_type, is_decimal
 from nosync_nb.rows.ddl import INTERVALS
@@ -186,7 +186,12 @@ def bit_get(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
     if value.type not in INTEGERS:
         raise NotProvedError(f"getbit of {value.type}")
     size = 8 * FIXED[value.type].itemsize
-    check = Check(lambda a, b: (b < 0) | (b >= size), f"the bits are 0 to {size - 1}")
+    check = Check(
+        lambda a, b: (b < 0) | (b >= size),
+        reasons.bad_parameter(
+            "BIT_POSITION_RANGE", f"the bits are 0 to {size - 1}", "use one of these bits"
+        ),
+    )
     kernel = Kernel(
         lambda a, b: ((a.astype(np.int64) >> b.astype(np.int64)) & 1).astype(np.int8), (check,)
     )
@@ -210,7 +215,7 @@ def _positive(a: Any, b: Any) -> Any:
 
 def positive_remainder(other: Rule) -> Rule:
     """Returns the rule of `pmod`, also of floats; `other` handles integers."""
-    check = Check(numeric.is_zero, numeric.REMAINDER_BY_ZERO)
+    check = Check(numeric.is_zero, reasons.REMAINDER_BY_ZERO)
 
     def rule(name: str, arguments: list[ValueNode], utc: bool) -> ValueNode:
         check_arity(name, arguments, 2)
@@ -331,7 +336,7 @@ def _round_integers(name: str, node: ValueNode, places: int, even: bool) -> Valu
         outside = (wanted < least) | (wanted > greatest)
         return np.where(outside, 0, wanted).astype(dtype)
 
-    return StrictNode(name, node.type, Kernel(run, (Check(bad, numeric.OVERFLOW),)), (node,))
+    return StrictNode(name, node.type, Kernel(run, (Check(bad, reasons.OVERFLOW),)), (node,))
 
 
 def _nearest_float(value: Decimal) -> Any:

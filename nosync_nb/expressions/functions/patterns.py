@@ -18,7 +18,7 @@ from nosync_nb.expressions.evaluation.nested_nodes import RowwiseNode
 from nosync_nb.expressions.evaluation.nodes import LiteralNode, StrictNode, ValueNode
 from nosync_nb.expressions.functions.rules import Function, Rule, check_arity
 from nosync_nb.expressions.implicit_casts import implicit, literal_value
-from nosync_nb.expressions.kernels import strings
+from nosync_nb.expressions.kernels import reasons, strings
 from nosync_nb.expressions.kernels.java_regex import compiled, may_be_empty, replacement
 from nosync_nb.expressions.kernels.kernel import InvalidError, NotProvedError, TextKernel
 from nosync_nb.rows import buffers
@@ -31,6 +31,17 @@ class _LikePiece(NamedTuple):
 
     text: str
     wild: bool
+
+
+_ESCAPES = r"write \\ for a backslash; an escape precedes %, _ or another escape"
+
+
+def _escape_reason(pattern: str, letter: str) -> reasons.Reason:
+    if letter:
+        where = f"the pattern {pattern!r} has an escape before {letter!r}"
+        return reasons.Reason("INVALID_FORMAT.ESC_IN_THE_MIDDLE", where, _ESCAPES)
+    fault = f"the pattern {pattern!r} ends in an escape"
+    return reasons.Reason("INVALID_FORMAT.ESC_AT_THE_END", fault, _ESCAPES)
 
 
 def _like_pieces(pattern: str, escape: str) -> list[_LikePiece]:
@@ -46,7 +57,7 @@ def _like_pieces(pattern: str, escape: str) -> list[_LikePiece]:
         if letter == escape:
             letter, wild = next(letters, ""), False
             if letter not in ("%", "_", escape) or not letter:
-                raise InvalidError(f"the pattern {pattern!r} ends in an escape")
+                raise InvalidError(_escape_reason(pattern, letter))
         if pieces and not wild and not pieces[-1].wild:
             pieces[-1] = _LikePiece(pieces[-1].text + letter, False)
         else:
@@ -126,7 +137,7 @@ def like_rule(escape: str = ESCAPE, *, lower: bool = False) -> Rule:
         try:
             kernel = _fixed(wanted, escape)
         except InvalidError as error:
-            raise NotProvedError(str(error)) from None
+            raise NotProvedError(error.reason.fault) from None
         return StrictNode(name, "boolean", kernel, (text,))
 
     return rule

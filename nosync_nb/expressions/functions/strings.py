@@ -27,7 +27,7 @@ from nosync_nb.expressions.functions import rules
 from nosync_nb.expressions.functions.hashes import as_bytes, of_bytes, raw
 from nosync_nb.expressions.functions.rules import OF_BYTES, OF_TEXT, Function, Rule, check_arity
 from nosync_nb.expressions.implicit_casts import cast, implicit, literal_value
-from nosync_nb.expressions.kernels import strings
+from nosync_nb.expressions.kernels import reasons, strings
 from nosync_nb.expressions.kernels.kernel import (
     InvalidError,
     NotProvedError,
@@ -131,7 +131,13 @@ class _Reader:
         return at, "".join([c for c in text[start:at] if not is_blank(c)])
 
     def _refuse(self, text: str) -> None:
-        raise InvalidError(f"{text!r} does not fit the format {self.form!r}")
+        raise InvalidError(
+            reasons.Reason(
+                "INVALID_FORMAT.MISMATCH_INPUT",
+                f"{text!r} does not fit the format {self.form!r}",
+                "return null instead with try_to_number, or clean the values first",
+            )
+        )
 
 
 def _filled(sizes: list[int]) -> list[int]:
@@ -171,10 +177,15 @@ def unhexed(text: str) -> bytes | None:
     return bytes.fromhex(digits)
 
 
+def _not_encoded(text: str, what: str) -> reasons.Reason:
+    remedy = "return null instead with try_to_binary, or clean the values first"
+    return reasons.Reason("CONVERSION_INVALID_INPUT", f"{text!r} is not {what}", remedy)
+
+
 def _hex(text: str) -> bytes:
     value = unhexed(text)
     if value is None:
-        raise InvalidError(f"{text!r} is not a hexadecimal number")
+        raise InvalidError(_not_encoded(text, "a hexadecimal number"))
     return value
 
 
@@ -185,7 +196,7 @@ def _base64(text: str) -> bytes:
     padding = len(text) - len(body)
     wrong = len(letters) % 4 == 1 or (padding and (padding > 2 or (len(letters) + padding) % 4))
     if wrong or not re.fullmatch("[A-Za-z0-9+/]*", letters):
-        raise InvalidError(f"{text!r} is not valid base64")
+        raise InvalidError(_not_encoded(text, "valid base64"))
     return base64.b64decode(letters + "=" * (-len(letters) % 4))
 
 
@@ -318,9 +329,12 @@ def _substring_index(text: str, mark: str, number: int) -> str:
     return text[:at] if number > 0 else text[at + len(mark) :]
 
 
+_PART_ZERO = reasons.INDEX_ZERO._replace(fault="parts are numbered from 1, or from -1 from the end")
+
+
 def _split_part(text: str, mark: str, number: int) -> str:
     if number == 0:
-        raise InvalidError("parts are numbered from 1, or from -1 from the end")
+        raise InvalidError(_PART_ZERO)
     parts = text.split(mark) if mark else [text]
     place = number - 1 if number > 0 else len(parts) + number
     return parts[place] if 0 <= place < len(parts) else ""
@@ -552,7 +566,7 @@ def _unbase64(text: str) -> bytes:
     body = letters.rstrip("=")
     padding = len(letters) - len(body)
     if "=" in body or len(body) % 4 == 1 or (padding and (len(body) + padding) % 4):
-        raise InvalidError(f"{text!r} is not valid base64")
+        raise InvalidError(_not_encoded(text, "valid base64"))
     return base64.b64decode(body + "=" * (-len(body) % 4))
 
 

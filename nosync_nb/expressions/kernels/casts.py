@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nosync_nb.expressions.kernels import datetimes, numeric
+from nosync_nb.expressions.kernels import datetimes, numeric, reasons
 from nosync_nb.expressions.kernels.kernel import Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.kernels.numeric import limits
 from nosync_nb.expressions.typing_rules import DIGITS_MAX, NUMBERS, is_decimal
@@ -59,7 +59,7 @@ def _number(source: str, target: str) -> Kernel:
     least, greatest = limits(target)
     if INTEGERS.index(source) <= INTEGERS.index(target):
         return Kernel(lambda a: a.astype(dtype), (), lambda a: a)
-    check = Check(lambda a: (a < least) | (a > greatest), f"the value is out of range for {target}")
+    check = Check(lambda a: (a < least) | (a > greatest), reasons.out_of_range(target))
     return Kernel(lambda a: a.astype(dtype), (check,), lambda a: a)
 
 
@@ -81,7 +81,7 @@ def _float_to_integer(target: str, unit: int = 1) -> Kernel:
         )  # 2**63 itself passes the check and becomes the greatest integer, as in Java
         return np.where(top, greatest, np.where(top, 0.0, wide).astype(np.int64))
 
-    return Kernel(run, (Check(bad, f"the value is out of range for {target}"),), floats=True)
+    return Kernel(run, (Check(bad, reasons.out_of_range(target)),), floats=True)
 
 
 def _time(source: str, target: str) -> Kernel | None:
@@ -109,7 +109,7 @@ def _seconds(target: str) -> Kernel:
     least, greatest = limits(target)
     check = Check(
         lambda a: (a // datetimes.SECOND < least) | (a // datetimes.SECOND > greatest),
-        f"the value is out of range for {target}",
+        reasons.out_of_range(target),
     )
     run = Kernel(lambda a: (a // datetimes.SECOND).astype(FIXED[target]))
     return run if target == "bigint" else replace(run, checks=(check,))
@@ -140,7 +140,7 @@ _NAMED = {
 
 
 def _refuse(text: str, type_: str) -> InvalidError:
-    return InvalidError(f"{text!r} is not of type {type_}")
+    return InvalidError(reasons.invalid_text(text, type_))
 
 
 def _to_integer(target: str) -> TextKernel:
@@ -165,6 +165,27 @@ def _to_integer(target: str) -> TextKernel:
         return values if fits else None
 
     return TextKernel(row, large, raises=True)
+
+
+_WHOLE_OF = re.compile(r"([+-]?)([0-9]*)(?:\.[0-9]*)?")
+
+
+def integer_parser_without_ansi(target: str) -> TextKernel:
+    """Returns the kernel of a cast without ANSI mode, which drops digits behind a point.
+
+    The result is null for a text that is no number. As in Spark, `.` and `+.` are 0.
+    """
+    least, greatest = limits(target)
+
+    def row(text: str) -> int | None:
+        trimmed = text.strip(_BLANKS)
+        found = _WHOLE_OF.fullmatch(trimmed)
+        if found is None or trimmed in ("", "+", "-"):
+            return None
+        value = int(found[1] + (found[2] or "0"))
+        return value if least <= value <= greatest else None
+
+    return TextKernel(row, nullable=True)
 
 
 def _to_float(text: str) -> float:
@@ -377,7 +398,7 @@ def _of_bytes(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise InvalidError(f"{value!r} is not valid UTF-8") from None
+        raise InvalidError(reasons.Reason("", f"{value!r} is not valid UTF-8")) from None
 
 
 _BYTES_TRIED = TextKernel(_of_bytes, raises=True)
@@ -449,25 +470,25 @@ def _parse_decimal(text: str, digits: int, places: int) -> int:
     trimmed = text.strip(_JAVA_BLANKS)
     type_ = f"decimal({digits},{places})"
     if _DECIMAL_TEXT.fullmatch(trimmed) is None:
-        raise InvalidError(f"{text!r} is not of type {type_}")
+        raise _refuse(text, type_)
     try:
         value = Decimal(trimmed)
     except InvalidOperation:
-        raise InvalidError(f"{text!r} is not of type {type_}") from None
+        raise _refuse(text, type_) from None
     return _fit_decimal(value, digits, places, text)
 
 
 def _fit_decimal(value: Decimal, digits: int, places: int, text: str) -> int:
     """Returns the unscaled value of a decimal, rounded to `places`, ties away from zero."""
     if value and value.adjusted() > DIGITS_MAX:
-        raise InvalidError(f"{text!r} is out of range for decimal({digits},{places})")
+        raise InvalidError(reasons.too_many_digits(text, f"decimal({digits},{places})"))
     if value and value.adjusted() < -places - 2:
         return 0
     unit = Decimal((0, (1,), -places))
     exact = _EXACTLY if len(value.as_tuple().digits) < 700 else Context(prec=len(text) + 100)
     whole = int(exact.scaleb(value.quantize(unit, ROUND_HALF_UP, exact), places))
     if abs(whole) >= 10**digits:
-        raise InvalidError(f"{text!r} is out of range for decimal({digits},{places})")
+        raise InvalidError(reasons.too_many_digits(text, f"decimal({digits},{places})"))
     return whole
 
 
@@ -508,7 +529,7 @@ def _decimal_to_integer(digits: int, places: int, target: str) -> Kernel:
             )  # because a literal must not raise if there are no rows
         return np.where((whole < least) | (whole > greatest), 0, whole).astype(dtype)
 
-    return Kernel(run, (Check(bad, f"the value is out of range for {target}"),))
+    return Kernel(run, (Check(bad, reasons.out_of_range(target)),))
 
 
 def plain_text(whole: int, places: int) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nosync_nb.expressions.kernels import reasons
 from nosync_nb.expressions.kernels.kernel import InvalidError, NotProvedError, TextKernel
 from nosync_nb.rows import buffers
 
@@ -155,13 +156,23 @@ def pattern_parser(pattern: str) -> TextKernel:
         values = None if match is None else _values(fields, match.groups())
         micros = None if values is None else _micros(values)
         if micros is not None and not _LEAST <= micros < 2**63:
-            raise InvalidError(f"overflow: {text!r} is outside the range of timestamps")
+            raise InvalidError(
+                reasons.TIME_OVERFLOW._replace(
+                    fault=f"overflow: {text!r} is outside the range of timestamps"
+                )
+            )
         return micros
 
     def read(text: str) -> int:
         micros = parse_or_none(text)
         if micros is None:
-            raise InvalidError(f"{text!r} does not fit the pattern {pattern!r}")
+            raise InvalidError(
+                reasons.Reason(
+                    "CANNOT_PARSE_TIMESTAMP",
+                    f"{text!r} does not fit the pattern {pattern!r}",
+                    "return null instead with try_to_timestamp, or clean the values first",
+                )
+            )
         return micros
 
     reaches = ("y", 2) not in fields and any(letter == "y" for letter, _ in fields)

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
 
+from nosync_nb.expressions.kernels import reasons
 from nosync_nb.expressions.kernels.kernel import Check, InvalidError, Kernel, TextKernel
 from nosync_nb.expressions.kernels.numeric import limits
 from nosync_nb.expressions.typing_rules import units
@@ -179,7 +180,9 @@ def _out_of_time(values: Any) -> Any:
     return (values > _LAST_DAY) | (values < _FIRST_DAY)
 
 
-TO_MICROS = Kernel(lambda a: a.astype(np.int64) * DAY, (Check(_out_of_time, "overflow"),))
+TO_MICROS = Kernel(
+    lambda a: a.astype(np.int64) * DAY, (Check(_out_of_time, reasons.TIME_OVERFLOW),)
+)
 """Casts dates to timestamps."""
 
 _DATE = re.compile(
@@ -333,7 +336,9 @@ def _truncate_unit(source: str, target: str) -> Kernel:
 def _from_integer(interval: str, width: int) -> Kernel:
     """Returns the kernel that casts an integer to an interval of that number of units."""
     least, greatest = limits(integer(interval))
-    check = Check(lambda a: (a > greatest // width) | (a < -(-least // width)), "overflow")
+    check = Check(
+        lambda a: (a > greatest // width) | (a < -(-least // width)), reasons.out_of_range(interval)
+    )
     return Kernel(lambda a: (a.astype(np.int64) * width).astype(FIXED[interval]), (check,))
 
 
@@ -347,7 +352,7 @@ def _to_integer(whole: str, width: int) -> Kernel:
 
     check = Check(
         lambda a: (count(a) < least) | (count(a) > greatest),
-        f"the value is out of range for {whole}",
+        reasons.out_of_range(whole),
     )
     return Kernel(lambda a: count(a).astype(FIXED[whole]), (check,))
 
@@ -397,7 +402,7 @@ def _offset(text: str) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def _zone(text: str) -> ZoneInfo | int | None:
+def zone_of(text: str) -> ZoneInfo | int | None:
     """Returns the time zone of a name, or the seconds of a fixed offset; None if it is unknown."""
     name = _SHORT.get(text, text)
     name = re.sub(r"([+-])(\d):", r"\g<1>0\2:", name, count=1)
@@ -418,7 +423,7 @@ def _names() -> frozenset[str]:
     return frozenset(available_timezones()) - _NO_ZONES
 
 
-def _utc_offset(zone: ZoneInfo, day: int, seconds: int) -> int:
+def utc_offset(zone: ZoneInfo, day: int, seconds: int) -> int:
     """Returns the number of seconds by which a zone's clock is ahead of UTC at a local time.
 
     In a gap, this is the offset before the gap; of two possible times, the earlier one is taken.
@@ -437,6 +442,58 @@ def _utc_offset(zone: ZoneInfo, day: int, seconds: int) -> int:
     return 0 if offset is None else int(offset.total_seconds())
 
 
+def _offset_at(zone: ZoneInfo, seconds: int) -> int:
+    """Returns the number of seconds by which a zone's clock is ahead of UTC at a time in UTC.
+
+    The years before 2 and from 9000 on are treated as by `utc_offset`.
+    """
+    day, rest = divmod(seconds, 86_400)
+    year, month, number = (int(part) for part in str(np.datetime64(day, "D")).rsplit("-", 2))
+    if year < 2:
+        moment = datetime(2, 1, 2, tzinfo=UTC)
+    else:
+        alike = year if year < 9000 else 8000 + year % 400
+        clock = (rest // 3600, rest // 60 % 60, rest % 60)
+        moment = datetime(alike, month, number, *clock, tzinfo=UTC)
+    offset = moment.astimezone(zone).utcoffset()
+    return 0 if offset is None else int(offset.total_seconds())
+
+
+def _moved(zone: ZoneInfo | int, offset: Callable[[ZoneInfo, int], int], sign: int) -> Kernel:
+    """Returns the kernel that adds the offset of a zone to timestamps, or subtracts it.
+
+    Args:
+        offset: returns the offset of the zone at a time in seconds since 1970.
+    """
+
+    def difference(micros: Any) -> Any:
+        if isinstance(zone, int):
+            return np.full(np.shape(micros), sign * zone * SECOND)
+        seconds, places = np.unique(np.floor_divide(micros, SECOND), return_inverse=True)
+        offsets = np.array([offset(zone, each) for each in seconds.tolist()], np.int64)
+        return sign * SECOND * offsets[places].reshape(np.shape(micros))
+
+    def bad(micros: Any) -> Any:
+        far = (micros > _GREATEST - DAY) | (micros < _LEAST + DAY)
+        if not np.any(far):
+            return far
+        more = difference(micros)
+        return far & np.where(more > 0, micros > _GREATEST - more, micros < _LEAST - more)
+
+    check = Check(bad, reasons.TIME_OVERFLOW)
+    return Kernel(lambda micros: micros + difference(micros), (check,))
+
+
+def from_utc(zone: ZoneInfo | int) -> Kernel:
+    """Returns the kernel of `from_utc_timestamp`: a time in UTC as a clock in the zone shows it."""
+    return _moved(zone, _offset_at, 1)
+
+
+def to_utc(zone: ZoneInfo | int) -> Kernel:
+    """Returns the kernel of `to_utc_timestamp`: a time on a clock in the zone as UTC."""
+    return _moved(zone, lambda each, at: utc_offset(each, *divmod(at, 86_400)), -1)
+
+
 def _read_timestamp(text: str, *, zoned: bool) -> int | None:
     match = _FORM.fullmatch(text)
     if match is None:
@@ -449,11 +506,11 @@ def _read_timestamp(text: str, *, zoned: bool) -> int | None:
     whole = (clock[0] * 60 + clock[1]) * 60 + clock[2]
     behind = 0
     if zone is not None:
-        offset = _zone(zone.strip(_JAVA_BLANKS))
+        offset = zone_of(zone.strip(_JAVA_BLANKS))
         if offset is None:
             return None
         if zoned:
-            behind = offset if isinstance(offset, int) else _utc_offset(offset, day, whole)
+            behind = offset if isinstance(offset, int) else utc_offset(offset, day, whole)
     micros = day * DAY + (whole - behind) * SECOND
     micros += int((fraction or "")[:6].ljust(6, "0"))
     return micros if _LEAST <= micros <= _GREATEST else None
@@ -471,8 +528,8 @@ def timestamp_parser(type_: str) -> TextKernel:
         if micros is not None:
             return micros
         if zoned and is_dayless(text):
-            raise InvalidError(f"{text!r} has no day")
-        raise InvalidError(f"{text!r} is not of type {type_}")
+            raise InvalidError(reasons.Reason("CAST_INVALID_INPUT", f"{text!r} has no day"))
+        raise InvalidError(reasons.invalid_text(text, type_))
 
     return TextKernel(row, raises=True, lenient=TextKernel(parse_or_none, nullable=True))
 

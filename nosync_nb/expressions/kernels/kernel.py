@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nosync_nb.expressions.kernels.reasons import Reason
 from nosync_nb.expressions.kernels.vectors import (
     Array,
     Vector,
@@ -37,7 +38,7 @@ class Check:
     """A reason to raise an error; `bad` returns the mask of the rows that raise it."""
 
     bad: Callable[..., Any]
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,13 @@ class NotProvedError(Exception):
 
 
 class InvalidError(Exception):
-    """A text kernel refuses a value; the message states the reason."""
+    """A text kernel refuses a value; it has no constructor, because `try_cast` raises many."""
+
+    @property
+    def reason(self) -> Reason:
+        """Why the value is refused."""
+        reason: Reason = self.args[0]
+        return reason
 
 
 @dataclass(frozen=True)
@@ -143,8 +150,9 @@ def _tried_numbers(kernel: Kernel) -> Kernel:
 class RefusedRowError(Exception):
     """A kernel refused a row; `row` is its index in the frame."""
 
-    def __init__(self, reason: str, row: int) -> None:
+    def __init__(self, reason: Reason, row: int) -> None:
         super().__init__(reason)
+        self.reason = reason
         self.row = row
 
 
@@ -186,7 +194,7 @@ def _run_literals(
     try:
         result = kernel.row(*map(_plain, values))
     except InvalidError as error:
-        raise RefusedRowError(str(error), 0 if nulls is None else int(nulls.argmin())) from None
+        raise RefusedRowError(error.reason, 0 if nulls is None else int(nulls.argmin())) from None
     if result is None:
         return no_nulls(type_, n=frame.n, small=frame.small)
     scalar = spread_by_mask([result], type_)[0] if type_ in FIXED or is_decimal(type_) else result
@@ -212,7 +220,7 @@ def _small(
             for null, *row in zip(dead, *lists, strict=True):
                 results.append(filler if null else f(*row))
     except InvalidError as error:
-        raise RefusedRowError(str(error), len(results)) from None
+        raise RefusedRowError(error.reason, len(results)) from None
     if kernel.nullable:
         results, nulls = _without_nulls(results, nulls, filler)
     return Vector(spread_by_mask(results, type_), nulls)
@@ -299,7 +307,7 @@ def _each(
     places: list[int],
     listed: list[tuple[Any, ...]],
     filler: Any,
-) -> tuple[list[Any], dict[int, str]]:
+) -> tuple[list[Any], dict[int, Reason]]:
     """Runs `row` on a list of rows.
 
     Args:
@@ -309,7 +317,7 @@ def _each(
         the results, and the reason for each refused row, by its index.
     """
     results: list[Any] = []
-    refused: dict[int, str] = {}
+    refused: dict[int, Reason] = {}
     if places == [0]:  # builds no list for each row, which would double the cost
         row, rest = kernel.row, arguments[1:]
         try:
@@ -322,7 +330,7 @@ def _each(
         try:
             results.append(kernel.row(*arguments))
         except InvalidError as error:
-            refused[code] = str(error)
+            refused[code] = error.reason
             results.append(filler)
     return results, refused
 

@@ -15,6 +15,12 @@ from typing import Any
 import numpy as np
 
 from nosync_nb.expressions.kernels.kernel import Bounds, Check, Kernel
+from nosync_nb.expressions.kernels.reasons import (
+    BY_ZERO,
+    OVERFLOW,
+    REMAINDER_BY_ZERO,
+    SHORT_OVERFLOW,
+)
 from nosync_nb.expressions.kernels.vectors import Array
 from nosync_nb.rows.types import FIXED, FLOATS, INTEGERS
 
@@ -193,10 +199,6 @@ def singles(a: Any, places: int) -> Any:
     return result if np.ndim(a) else result[()]
 
 
-OVERFLOW = "overflow"
-BY_ZERO = "division by zero"
-REMAINDER_BY_ZERO = "remainder by zero"
-
 Kernels = Callable[[str], Kernel]
 
 _SIZES = [(type_, FIXED[type_].itemsize) for type_ in INTEGERS]
@@ -282,7 +284,8 @@ def _arithmetic(operation: Any, bounds: Callable[..., Bounds]) -> Kernels:
             bad = _LONG_OVERFLOW[operation]
         else:
             bad = _wide_overflow(operation, type_)
-        return Kernel(operation, (Check(bad, OVERFLOW),), bounds)
+        reason = OVERFLOW if type_ in ("int", "bigint") else SHORT_OVERFLOW
+        return Kernel(operation, (Check(bad, reason),), bounds)
 
     return make
 

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
+from nosync_nb.expressions.kernels.reasons import Reason
 from nosync_nb.expressions.typing_rules import is_decimal
 from nosync_nb.rows import SMALL, Column, buffers, decimals
 from nosync_nb.rows.types import FIXED, arrow_type, is_nested
@@ -61,7 +62,7 @@ class Vector(NamedTuple):
 class RowError(Exception):
     """A value for which Spark raises an error, with its row in the root frame."""
 
-    def __init__(self, reason: str, row: int) -> None:
+    def __init__(self, reason: Reason, row: int) -> None:
         super().__init__(reason)
         self.reason = reason
         self.row = row
@@ -108,7 +109,7 @@ class VectorFrame:
         frame._at = at
         return frame
 
-    def fail(self, reason: str, row: int) -> RowError:
+    def fail(self, reason: Reason, row: int) -> RowError:
         """Returns the error for a row of this frame."""
         frame = self
         while frame._parent is not None and frame._at is not None:
@@ -116,7 +117,7 @@ class VectorFrame:
             frame = frame._parent
         return frame.raised(reason, row)
 
-    def raised(self, reason: str, row: int) -> RowError:
+    def raised(self, reason: Reason, row: int) -> RowError:
         """Returns the error for a row of a root frame."""
         return RowError(reason, row)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 from sqlglot import exp
 
 from nosync_nb.errors import ExpressionError, SchemaError
-from nosync_nb.expressions.syntax.parser import parse
+from nosync_nb.expressions.syntax.parser import listed_patterns, parse
 from nosync_nb.rows import Schema
 
 _AGGREGATES = """
@@ -73,7 +73,19 @@ class ExpressionFacts(NamedTuple):
     names: tuple[tuple[str, str], ...]
 
 
-_UNSTABLE_NODES = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentUser, exp.SessionUser)
+_UNSTABLE_NODES: dict[type[exp.Expression], str] = {
+    exp.CurrentDate: "current_date",
+    exp.CurrentTimestamp: "current_timestamp",
+    exp.CurrentUser: "current_user",
+    exp.SessionUser: "session_user",
+}
+CLOCK_FUNCTIONS = frozenset(
+    (
+        *("current_date", "current_time", "current_timestamp", "curdate", "localtimestamp", "now"),
+        "unix_timestamp",
+    )
+)
+"""Functions whose result is the time, if they have no arguments."""
 
 
 def analyze(tree: exp.Expression, schema: Schema, text: str) -> ExpressionFacts:
@@ -93,18 +105,16 @@ def analyze(tree: exp.Expression, schema: Schema, text: str) -> ExpressionFacts:
         _refuse(node, text)
         if isinstance(node, exp.Column):
             name = node.parts[0].name
-            if (name.lower() in bound and _is_variable(node)) or _is_unit(node):
+            if (name.lower() in bound and _is_variable(node)) or is_unit(node):
                 continue
-            if len(node.parts) == 1 and name not in schema and _is_unstable_name(name, schema):
+            if _unstable_name(node, schema):
                 deterministic = False
                 continue
             place = _place(name, schema, text)
             places.add(place)
             names[name.lower()] = schema.names[place]
-        elif isinstance(node, _UNSTABLE_NODES) or _called(node) in UNSTABLE:
+        elif _unstable_name(node, schema):
             deterministic = False
-    if _called_bare(tree):
-        deterministic = False
     return ExpressionFacts(tuple(sorted(places)), deterministic, tuple(sorted(names.items())))
 
 
@@ -112,12 +122,26 @@ def _called(node: Any) -> str:
     return str(node.name).lower() if isinstance(node, exp.Anonymous) else ""
 
 
-def _called_bare(tree: exp.Expression) -> bool:
-    """Returns True if `unix_timestamp()`, which reads the clock, is called without arguments."""
-    return any(
-        _called(node) == "unix_timestamp" and not node.expressions
-        for node in tree.find_all(exp.Anonymous)
-    )
+def unstable_function(sql: str, schema: Schema) -> str | None:
+    """Returns the first function of an expression whose results may differ for equal arguments.
+
+    Raises:
+        ExpressionError: if the text cannot be parsed.
+    """
+    names = (_unstable_name(node, schema) for node in parse(sql).tree.walk())
+    return next((name for name in names if name), None)
+
+
+def _unstable_name(node: Any, schema: Schema) -> str:
+    """Returns the name of the function if a node calls an unstable one; otherwise empty."""
+    if isinstance(node, exp.Column):
+        name = node.parts[0].name
+        is_call = len(node.parts) == 1 and name not in schema and _is_unstable_name(name, schema)
+        return name.lower() if is_call else ""
+    called = _UNSTABLE_NODES.get(type(node)) or _called(node)
+    if called == "unix_timestamp" and not node.expressions:
+        return called
+    return called if called in UNSTABLE else ""
 
 
 def _is_variable(node: exp.Column) -> bool:
@@ -130,7 +154,7 @@ def _is_variable(node: exp.Column) -> bool:
     return False
 
 
-def _is_unit(node: exp.Column) -> bool:
+def is_unit(node: exp.Column) -> bool:
     """Returns True for a unit such as `DAY` in `dateadd(DAY, 1, d)`, which is not a column."""
     call = node.parent
     return (
@@ -168,11 +192,13 @@ def unknown_column(name: str, schema: Schema, text: str) -> ExpressionError:
 def _refuse(node: Any, text: str) -> None:
     called = _called(node)
     if isinstance(node, exp.Window) or called in WINDOWS:
-        _raise(
-            text, "a window function reads other rows", "use group_by(...).top(...) or .reduce(...)"
-        )
+        is_over = isinstance(node, exp.Window)
+        what = "a window function reads other rows"
+        what = what if is_over else f"[WINDOW_FUNCTION_WITHOUT_OVER_CLAUSE] {what}"
+        _raise(text, what, "use group_by(...).top(...) or .reduce(...)")
     if called in AGGREGATES or isinstance(node, exp.Filter):
-        what = f"{called} is an aggregate" if called else "filter belongs to an aggregate"
+        no_filter = "[INVALID_SQL_SYNTAX.FUNCTION_WITH_UNSUPPORTED_SYNTAX] filter belongs to an"
+        what = f"{called} is an aggregate" if called else f"{no_filter} aggregate"
         _raise(text, what, "use group_by(...).agg(name='...')")
     if called in GENERATORS:
         alone = f"write it alone, as in select('*', '{called}(a) AS x')"
@@ -183,12 +209,33 @@ def _refuse(node: Any, text: str) -> None:
         _raise(text, "a subquery reads other rows", "use join(..., how='semi' or 'anti')")
     if isinstance(node, exp.Placeholder | exp.Parameter):
         _raise(text, "a parameter has no value here", "write the value, as in f'x > {value!r}'")
+    if isinstance(node, exp.In) and not any(v for k, v in node.args.items() if k != "this"):
+        what = "[INVALID_SQL_SYNTAX.EMPTY_IN_PREDICATE] the list after IN is empty"
+        _raise(text, what, "write at least one value: x IN (NULL) is never true")
+    if isinstance(node, exp.AtTimeZone):
+        hint = "write from_utc_timestamp(t, 'Europe/Paris'), or to_utc_timestamp(t, 'Europe/Paris')"
+        _raise(text, "[PARSE_SYNTAX_ERROR] AT TIME ZONE is not Spark SQL", hint)
+    if isinstance(node, exp.Any | exp.All):
+        _check_quantifier(node, text)
     if isinstance(node, exp.Star) and (call := _called(node.parent)):
         near = difflib.get_close_matches(call, AGGREGATES, n=1)
         hint = f"did you mean '{near[0]}'?" if near else "write * alone in count(*)"
         _raise(text, f"'{call}' does not take *", hint)
     if isinstance(node, exp.Star):
         _raise(text, "* stands for columns", "use it alone in select('*')")
+
+
+def _check_quantifier(node: Any, text: str) -> None:
+    """Raises ExpressionError for ANY or ALL without patterns, or after an operator but LIKE."""
+    word = type(node).__name__.upper()
+    is_like = isinstance(node.parent, exp.Like | exp.ILike)
+    if not is_like or isinstance(node.parent.parent, exp.Escape):
+        escaped = " with ESCAPE" if is_like else ""
+        what = f"[PARSE_SYNTAX_ERROR] {word} (...){escaped} is not Spark SQL here"
+        _raise(text, what, "write x LIKE ANY ('a%', 'b%'), or compare with AND and OR")
+    if not listed_patterns(node):
+        what = f"[INVALID_SQL_SYNTAX.EMPTY_QUANTIFIED_PATTERN] LIKE {word} has no patterns"
+        _raise(text, what, f"list them: x LIKE {word} ('a%', 'b%')")
 
 
 def _raise(text: str, what: str, hint: str) -> NoReturn:

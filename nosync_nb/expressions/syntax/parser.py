@@ -47,7 +47,7 @@ def with_recursion_room(function: Callable[_P, _T]) -> Callable[_P, _T]:
     def called(*given: _P.args, **named: _P.kwargs) -> _T:
         def too_deep() -> ExpressionError:
             return ExpressionError(
-                f"expression {given[0]!r:.60} is nested too deeply",
+                f"[FAILED_TO_PARSE_TOO_COMPLEX] expression {given[0]!r:.60} is nested too deeply",
                 hint="compute a part of it first: with_columns(part='...')",
             )
 
@@ -165,6 +165,7 @@ _KEYWORDS = {
 }
 """Functions whose arguments may be separated by these keywords instead of commas."""
 _SIDES = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}
+_STRINGS = (TokenType.STRING, TokenType.RAW_STRING)
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*\Z")
 
 
@@ -215,6 +216,25 @@ class SparkExpressionParser(SparkParser):
             self.raise_error("Expected FROM after the part to extract")
         return self.expression(exp.Extract(this=part, expression=self._parse_bitwise()))
 
+    def _parse_type(self, parse_interval: bool = True, fallback_to_identifier: bool = False) -> Any:
+        """Parses `date '2024-01-31'::string` as the cast of a date, not of the text."""
+        typed = (
+            self._curr is not None
+            and self._curr.token_type in self.TYPE_TOKENS
+            and self._next is not None
+            and self._next.token_type in _STRINGS
+        )
+        tree = super()._parse_type(parse_interval, fallback_to_identifier)
+        if not typed or not isinstance(tree, exp.Cast) or not isinstance(tree.this, exp.Cast):
+            return tree
+        inner = tree.this
+        while isinstance(inner.this, exp.Cast):
+            inner = inner.this
+        outer = tree.this
+        tree.set("this", inner.this)
+        inner.set("this", tree)
+        return outer
+
     def _called(self, name: str, arguments: list[Any]) -> exp.Expression:
         given = [each for each in arguments if each is not None]  # None for an empty list
         return self.expression(exp.Anonymous(this=name, expressions=given))
@@ -227,6 +247,14 @@ class SparkExpressionParser(SparkParser):
             self._advance()
             return Unsigned(this=super()._parse_term(parse_mod))
         return super()._parse_term(parse_mod)
+
+
+def listed_patterns(tree: exp.Any | exp.All) -> list[Any]:
+    """Returns the patterns of `like any (...)` or `like all (...)`; empty for a subquery."""
+    listed = tree.this
+    if isinstance(listed, exp.Tuple):
+        return list(listed.expressions)
+    return [listed.this] if isinstance(listed, exp.Paren) else []
 
 
 class Unsigned(exp.Unary):

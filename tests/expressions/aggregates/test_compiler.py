@@ -146,24 +146,22 @@ def test_aggregates_in_strings_are_text() -> None:
     ("sql", "said", "hint"),
     [
         ("grouping(distance)", "unknown aggregate grouping", "count, sum, min, max, avg"),
-        ("first(distance)", "first depends on the order of rows", "min_by(x, o)"),
-        ("last_value(distance)", "last_value depends on the order", "max_by(x, o)"),
-        ("first(distance ignore nulls)", "first depends on the order", "min_by(x, o)"),
-        ("any_value(seats)", "any_value depends on the order", "min(x)"),
+        ("first(distance)", "first depends on the order of rows", "min_by(distance, o)"),
+        ("last_value(seats + 1)", "last_value depends on the order", "max_by(seats + 1, o)"),
+        ("first(distance ignore nulls)", "first depends on the order", "min_by(distance, o)"),
         ("max(sum(seats))", "sum is inside max", "stage"),
         ("sum(seats) + distance", "'distance' is neither a key nor inside", "max(distance)"),
         ("distance", "'distance' is neither a key nor inside", "group_by"),
-        ("sum(carrier)", "sum of a string", "cast"),
         ("sum(late)", "sum of a boolean", "cast"),
         ("avg(day)", "avg of a date", "avg(unix_date(day))"),
-        ("stddev(carrier)", "stddev of a string", "stddev(cast(carrier as double))"),
+        ("stddev(late)", "stddev of a boolean", "stddev(cast(late as double))"),
         ("var_pop(late)", "var_pop of a boolean", "var_pop(cast(late as double))"),
         ("bit_and(dep_delay)", "bit_and of a double", "bit_and(cast(dep_delay as bigint))"),
         ("bit_xor(late)", "bit_xor of a boolean", "bit_xor(cast(late as bigint))"),
         ("every(seats)", "every of a int", "every(seats > 0)"),
         ("any(distance)", "any of a bigint", "any(distance > 0)"),
         ("count_if(seats)", "count_if of a int", "count_if(seats > 0)"),
-        ("sum(distinct carrier)", "sum of a string", "cast"),
+        ("sum(distinct late)", "sum of a boolean", "cast"),
         ("collect_set(props)", "collect_set of a map<string,int>", "map_entries"),
         ("max_by(seats)", "max_by takes 2 arguments", "max_by(x, o)"),
         ("min_by(seats, props)", "min_by by a map<string,int>", "props['key']"),
@@ -203,9 +201,17 @@ def test_spark_expressions_in_aggregates_need_spark() -> None:
     assert not found.calls[0].argument.local
 
 
+def test_text_is_cast_to_double_by_aggregates_of_numbers() -> None:
+    text, number = compiled("sum(carrier)"), compiled("sum(cast(carrier as double))")
+    assert text.calls[0].argument is not None
+    assert number.calls[0].argument is not None
+    assert text.calls[0].argument.fingerprint == number.calls[0].argument.fingerprint
+    assert text.calls[0].type == "double"
+
+
 NUMERIC = ("sum", "avg", "mean", "stddev", "stddev_pop", "variance", "var_pop")
 TAKES: dict[tuple[str, ...], str] = {  # aggregates, and the columns of FLIGHTS that they take
-    NUMERIC: "dep_delay distance seats paid f",
+    NUMERIC: "carrier dep_delay distance seats paid f",
     ("bit_and", "bit_or", "bit_xor"): "distance seats",
     ("bool_and", "every", "bool_or", "some", "any", "count_if"): "late",
     ("min", "max"): "carrier dep_delay distance seats paid late f day tags",
@@ -223,8 +229,11 @@ def test_aggregate_of_unsupported_type_is_refused(function: str) -> None:
             continue
         with pytest.raises(ExpressionError) as caught:
             compiled(f"{function}({column})")
-        said = f"aggregate '{function}({column})': there is no {function} of a {type_} ('{column}')"
-        assert said == str(caught.value)
+        said = f"there is no {function} of a {type_} ('{column}')"
+        assert str(caught.value).endswith(said)
+        assert str(caught.value).startswith(f"aggregate '{function}({column})': [DATATYPE_MISMATCH")
+        kind = "INVALID_ORDERING" if function in ("min", "max") else "UNEXPECTED_INPUT"
+        assert caught.value.error_class == f"DATATYPE_MISMATCH.{kind}_TYPE"
         assert column in str(caught.value.hint)
 
 
