@@ -5,7 +5,7 @@ make bench ARGS=--quick             smaller sizes, some minutes
 make bench ARGS="r1 recovery"       some sections: r1, peers, load, spark, recovery, history, reads,
                                     views, notebook, loops, long, pairs, persist, lost, objects,
                                     fenced, snapshots, kills, branches, tpch, tpcds,
-                                    expressions, ranges;
+                                    expressions, ranges, large_epochs;
                                     `faults` stands for those of replicas, recovery and snapshots
 make bench ARGS="tpch --sf 1"       TPC-H at another scale factor than 0.1
 make bench ARGS="tpch --decimals"   TPC-H with decimals, beside doubles
@@ -28,6 +28,7 @@ from typing import Any
 
 from bench.branches import branches
 from bench.expressions import expressions
+from bench.large_epochs import STAGES
 from bench.notebook import notebook
 from bench.ranges import ranges
 from bench.replicas.faults import lost
@@ -354,6 +355,24 @@ def loops(options: argparse.Namespace, goals: Goals) -> None:
     updates(options, goals)
 
 
+def large_epochs(options: argparse.Namespace, goals: Goals) -> None:
+    """Measures epochs that replace a share of the input of a stage, over its first run."""
+    rows = 50_000 if options.quick else 300_000
+    shares = {"10 %": 0.1, "50 %": 0.5, "100 %": 1.0}
+    columns = ("first ms", *(f"{share}, x first" for share in shares))
+    table = Table(f"Replaced shares of {rows:,} rows, CPU of the stage", "stage     ", *columns)
+    kinds = ("select", "join") if options.quick else tuple(STAGES)
+    for kind in kinds:
+        flags = ("--rows", rows, "--rounds", 1 if options.quick else 5)
+        found = {
+            share: run("-m", "bench.large_epochs", kind, "--share", part, *flags)
+            for share, part in shares.items()
+        }
+        ratios = [each["ratio"] for each in found.values()]
+        table.row(kind, 1000 * found["100 %"]["first"], *ratios)
+        goals.add(f"{kind}, all rows replaced / first run", ratios[-1], 1.2)
+
+
 ALGORITHMS = ("pagerank", "connected", "labels", "core", "distances", "strong")
 
 
@@ -446,6 +465,7 @@ SECTIONS = {
     "notebook": notebook,
     "loops": loops,
     "long": long,
+    "large_epochs": large_epochs,
     "pairs": pairs,
     "persist": persist,
     "lost": lost,

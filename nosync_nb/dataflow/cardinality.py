@@ -192,6 +192,9 @@ def estimate(
             trace = tables.trace(part.name)
             count = 0.0 if trace is None else float(trace.rows_count)
             sizes[id(part)] = SizeEstimate(count, count)
+        elif part.op == "constant":
+            count = float(part.params["count"])
+            sizes[id(part)] = SizeEstimate(count, count)
         elif part.op == "filter":
             stays = _selectivity(part, tables)
             sizes[id(part)] = SizeEstimate(below[0].rows * stays, below[0].whole)

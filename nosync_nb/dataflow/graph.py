@@ -315,6 +315,11 @@ class Graph:
         return Graph(self.nodes, taken, self.made, wiring, named, self.memory, self._unwritten)
 
     @cached_property
+    def change_logs(self) -> Mapping[str, int]:
+        """The number of the log of changes of each named collection, by name."""
+        return {name: node.log for name, node in self.named.items() if node.log is not None}
+
+    @cached_property
     def unwritten(self) -> frozenset[int]:
         """The numbers of logs and traces that are not written.
 

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from nosync_nb.collections.position import Epoch
 from nosync_nb.dataflow.graph import Graph, Node
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
 from nosync_nb.dataflow.stage import Stage
@@ -40,12 +41,17 @@ class Snapshot(NamedTuple):
     """The state of a session at one moment: version, graph, catalog and history. Immutable.
 
     IMPORTANT: `history` comes from `visible_columns`, so no later definition or pack changes it.
+
+    Attributes:
+        rewinds: the number of rewinds of the log before it; the number of an epoch is unique only
+            together with it.
     """
 
     version: VersionState
     graph: Graph
     catalog: Mapping[str, Stage]
     history: History
+    rewinds: int = 0
 
     @property
     def epoch(self) -> int:
@@ -63,7 +69,15 @@ class Snapshot(NamedTuple):
 
         Cost: below 1 us.
         """
-        return Snapshot(version, self.graph, self.catalog, self.history)
+        return Snapshot(version, self.graph, self.catalog, self.history, self.rewinds)
+
+    def numbered_epoch(self, log: str) -> Epoch:
+        """Returns the last epoch as a number that remembers which epoch it denotes.
+
+        Args:
+            log: the id of the log, in hex.
+        """
+        return Epoch(self.version.epoch, log, self.rewinds, self.graph.change_logs)
 
     def stage(self, name: str) -> Stage:
         """Returns a named collection.

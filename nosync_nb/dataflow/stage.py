@@ -127,6 +127,8 @@ class Stage:
         scaled: the last epoch of the stage that replicas had when its durability was demoted
             because of the replication backlog. Until the backlog falls, the stage is durable on
             disk only. None if it is not demoted.
+        origin: the table of a Spark session that an input was loaded from, as SQL; empty if it was
+            not loaded from one.
     """
 
     name: str
@@ -145,6 +147,7 @@ class Stage:
     held: str | None = None
     refuted: RefutedState | None = None
     scaled: int | None = None
+    origin: str = ""
 
     def __post_init__(self) -> None:
         if not self.uid:
@@ -273,6 +276,8 @@ class Stage:
             data["refuted"] = tuple(self.refuted)
         if self.scaled is not None:
             data["scaled"] = self.scaled
+        if self.origin:
+            data["origin"] = self.origin
         return data if self.signer is None else {**data, "signer": self.signer}
 
     @classmethod
@@ -294,6 +299,7 @@ class Stage:
             data.get("signer"),
             refuted=_refuted_from_json(data.get("refuted")),
             scaled=None if data.get("scaled") is None else int(data["scaled"]),
+            origin=data.get("origin", ""),
         )
 
 

@@ -83,6 +83,7 @@ class Step:
             aggregates/slot_cache.py.
         held: the current output, for an operator that may need its whole output.
         cleared: True if the own traces are emptied before the emitted batches are added.
+        replaces: True if the output is the new contents instead of a change.
     """
 
     __slots__ = (
@@ -97,6 +98,7 @@ class Step:
         "memo",
         "place",
         "placement",
+        "replaces",
         "stage",
         "state",
         "touched",
@@ -127,7 +129,7 @@ class Step:
         self.place = place
         self.memo: Any = None
         self.held = held
-        self.cleared = False
+        self.cleared = self.replaces = False
         self.placement = ""
 
     def give(self, deltas: Sequence[Updates | Batch | None]) -> None:
@@ -153,6 +155,10 @@ class Step:
     def clear(self) -> None:
         """Requests that the own traces are emptied before the emitted batches are added."""
         self.cleared = True
+
+    def replace(self) -> None:
+        """Declares the output to be the new contents: the runner subtracts the previous ones."""
+        self.replaces = True
 
     def undo(self, touched: int) -> None:
         """Discards the batches of an attempt, and resets the number of touched rows."""

@@ -28,6 +28,7 @@ from nosync_nb.operators.spec import (
     Spec,
 )
 from nosync_nb.rows import Column
+from nosync_nb.rows.arrow import FEW_DECIMALS
 from nosync_nb.rows.count_arithmetic import CountError, products
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Diffs, Layout, Updates, concat_updates, row_of
@@ -174,10 +175,17 @@ class Join(PairingJoin):
             return None
         step.add_touched(len(matches.diff))
         theirs = iter(matches.columns)
+        probe = matches.probe
+        types = self.layouts[side].types if len(probe) > FEW_DECIMALS else None
         output: list[Column] = []
         for s, i in self.outputs:
-            output.append(rows.take(columns[i], matches.probe) if s == side else next(theirs))
-        return self.paired(output, diff[matches.probe], matches.diff), list(theirs)
+            if s != side:
+                output.append(next(theirs))
+            elif types:  # of objects, a row with many partners would be converted once for each
+                output.append(rows.take_many(columns[i], probe, types[i]))
+            else:
+                output.append(rows.take(columns[i], probe))
+        return self.paired(output, diff[probe], matches.diff), list(theirs)
 
 
 def _check_cross(changed: int, held: int, step: Step) -> None:

@@ -9,6 +9,7 @@ from nosync_nb.errors import ExpressionError, StageError
 from nosync_nb.expressions import Types
 from nosync_nb.operators import (
     asof_join,
+    constant,
     explode,
     join,
     linear,
@@ -35,6 +36,7 @@ SPECS: dict[str, Spec] = {
         *THRESHOLDS,
         aggregate.SPEC,
         asof_join.SPEC,
+        constant.SPEC,
         explode.SPEC,
         join.SPEC,
         multiway_join.SPEC,

@@ -53,6 +53,8 @@ _FURTHER = 8  # the factor by which the number of rows grows with each further l
 class TopK(Operator):
     """Selects the rows `[offset, offset + k)` of each group; ties are broken by the whole row.
 
+    With `ties`, a row that is equal to the last one by `by` is selected as well.
+
     Args:
         types: the types of the input columns: the columns of the output, then computed columns to
             order by, and last the order code.
@@ -60,6 +62,8 @@ class TopK(Operator):
         keys: the positions of the grouping columns.
         by: the columns that define the order.
         rank: True to append the rank: 1 + the number of rows that come strictly before by `by`.
+        ties: True to select all rows with a rank of at most `k`, which may be more than `k` rows.
+            The offset is then 0.
     """
 
     name = "top"
@@ -74,6 +78,7 @@ class TopK(Operator):
         k: int,
         offset: int,
         rank: bool,
+        ties: bool = False,
     ) -> None:
         self.inputs = tuple(types)
         self.width = width
@@ -82,6 +87,7 @@ class TopK(Operator):
         self.first = offset
         self.last = offset + k
         self.rank = rank
+        self.ties = ties
         self.types = (*types[:width], "int") if rank else tuple(types[:width])
         self.layouts = (Layout(self.inputs, self.keys, len(types) - 1),)
 
@@ -136,7 +142,8 @@ class TopK(Operator):
             head, probe, open_ = group_heads(trace, khash[pending], taken, look, step, last=False)
             batch = with_key_numbers(head, probe, self.inputs)
             there = (batch.diff > 0).nonzero()[0]
-            copies = Updates(batch.columns, np.minimum(batch.diff, self.last)).take(there)
+            diff = batch.diff if self.ties else np.minimum(batch.diff, self.last)
+            copies = Updates(batch.columns, diff).take(there)
             probe = np.asarray(copies.columns[-1])
             count = np.zeros(len(pending), np.int64)
             add_at(count, probe, copies.diff)
@@ -169,17 +176,21 @@ class TopK(Operator):
         base = (end - diff)[new][new.cumsum() - 1]
         end -= base
         begin = end - diff
+        before = begin
+        if self.rank or self.ties:
+            for number in numbers:
+                new[1:] |= number[order][1:] != number[order][:-1]
+            before = begin[new][new.cumsum() - 1]  # of the first row that is equal by `by`
         kept = np.minimum(end, self.last) - np.maximum(begin, self.first)
+        if self.ties:
+            kept = np.where(before < self.last, diff, 0)
         some = (kept > 0).nonzero()[0]
         edge = ((begin < self.last) & (end >= self.last)).nonzero()[0]
         codes = np.asarray(head.columns[len(self.inputs) - 1])[order[edge]]
         ends = dict(zip(probe[edge].tolist(), codes.tolist(), strict=True))
         columns = [rows.take(c, order[some]) for c in own]
         if self.rank:
-            for number in numbers:
-                new[1:] |= number[order][1:] != number[order][:-1]
-            rank = begin[new][new.cumsum() - 1] + 1
-            columns.append(rank[some].astype(np.int32))
+            columns.append((before + 1)[some].astype(np.int32))
         return Updates(columns, kept[some]), ends
 
 
@@ -234,7 +245,8 @@ def _build(part: DefinitionPart, types: Types | None) -> Operator:
     p = part.params
     by = [OrderColumn(*each) for each in p["by"]]
     inputs = part.inputs[0].schema.types
-    return TopK(inputs, p["width"], p["keys"], by, p["k"], p["offset"], p["rank"])
+    ties = p.get("ties", False)
+    return TopK(inputs, p["width"], p["keys"], by, p["k"], p["offset"], p["rank"], ties)
 
 
 def _adapt_top_k(
@@ -250,8 +262,8 @@ def _adapt_top_k(
 
 def _key(part: DefinitionPart, below: Sequence[Key]) -> Key:
     """Returns the group's key if the output has one row for each group; else the input's key."""
-    keys: list[int] = part.params["keys"]
-    return tuple(keys) if part.params["k"] == 1 and not part.params["rank"] else below[0]
+    keys, several = part.params["keys"], part.params["rank"] or part.params.get("ties", False)
+    return tuple(keys) if part.params["k"] == 1 and not several else below[0]
 
 
 SPEC = Spec("top", _adapt_top_k, build=_build, key=_key)

@@ -54,6 +54,7 @@ __all__ = [
     "objects",
     "slice_",
     "take",
+    "take_many",
     "to_arrow",
     "to_pylist",
     "widen",
@@ -84,6 +85,16 @@ def take(column: Column, index: np.ndarray[Any, Any]) -> Column:
             else _take_coded(column, index)
         )
     return column.take(buffers.arrow_from_numpy(index))
+
+
+def take_many(column: Column, index: np.ndarray[Any, Any], type_: str) -> Column:
+    """Returns values like `take`, as an Arrow array if they are too many for objects.
+
+    Cost: that of `take`. A few objects are converted once and not once for each position.
+    """
+    if type(column) is _ndarray and column.dtype.hasobject and len(index) > most_objects(type_):
+        column = to_arrow(column, type_)
+    return take(column, index)
 
 
 def _take_text(array: pa.Array, index: np.ndarray[Any, Any]) -> Column:

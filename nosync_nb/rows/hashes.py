@@ -31,13 +31,15 @@ from xxhash import xxh64_intdigest as _digest
 from nosync_nb.errors import SchemaError
 from nosync_nb.rows import buffers, decimals, dictionary
 from nosync_nb.rows.arrow import Column, from_arrow, most_objects, to_arrow
-from nosync_nb.rows.columns import null_mask
+from nosync_nb.rows.columns import null_mask, slice_
 from nosync_nb.rows.ddl import DAY_TIMES, quoted
 from nosync_nb.rows.encoding import encode_column
 from nosync_nb.rows.types import FIXED, INTEGERS, decimal_parts, is_nested
 
 SEED = 42
 _FEW = 192
+SLICE = 1 << 20
+"""The maximum number of rows that are hashed together, because hashing takes memory for each."""
 _LONG_DIGITS = 18
 _LONGS = frozenset((*INTEGERS, "timestamp", "timestamp_ntz", *DAY_TIMES, "double"))
 _ndarray = np.ndarray
@@ -205,6 +207,10 @@ def _hash_many(columns: Sequence[Column], types: Sequence[str], n: int) -> Hashe
 
 def _chain(column: Column, type_: str, seeds: Hashes) -> Hashes:
     """Hashes one column with a seed for each row; the result for a null is undefined."""
+    if len(seeds) > SLICE:
+        firsts = range(0, len(seeds), SLICE)
+        slices = [(slice_(column, at, at + SLICE), seeds[at : at + SLICE]) for at in firsts]
+        return np.concatenate([_chain(some, type_, above) for some, above in slices])
     if type_ in FIXED:
         values = (
             column if type(column) is _ndarray else buffers.fixed_width_array(column, FIXED[type_])
@@ -374,9 +380,16 @@ def hash_bytes(
     rare length.
     """
     out = np.empty(len(starts), np.uint64)
-    order = np.argsort(_narrow(lengths), kind="stable")
-    sizes, firsts = np.unique(lengths[order], return_index=True)
-    lasts = np.append(firsts[1:], len(order))
+    narrow = _narrow(lengths)
+    order = np.argsort(narrow, kind="stable")
+    if narrow.dtype == np.uint16:
+        counts = np.bincount(narrow)
+        sizes = counts.nonzero()[0]
+        counts = counts[sizes]
+    else:
+        sizes, counts = np.unique(lengths, return_counts=True)
+    lasts = counts.cumsum()
+    firsts = lasts - counts
     few = []
     for size, first, last in zip(sizes.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
         if last - first < RUNS_MIN:

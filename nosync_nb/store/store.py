@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from nosync_nb import rows
 from nosync_nb.dataflow.graph import Graph
-from nosync_nb.dataflow.runtime.delta import ArrangedChange
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, ArrangedDifference
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files import memory_map
@@ -30,7 +31,7 @@ from nosync_nb.files.safe_names import (
 )
 from nosync_nb.store import point_in_time, provenance, trace_recovery
 from nosync_nb.store.lazy_layer import HistoryLayer
-from nosync_nb.store.log import Frame, Log, Position, folder
+from nosync_nb.store.log import Frame, FramePosition, Log, folder
 from nosync_nb.store.ownership_history import OwnershipHistory
 from nosync_nb.store.records import file_references, payloads
 from nosync_nb.store.records.json_text import CheckpointText
@@ -38,9 +39,27 @@ from nosync_nb.store.records.payloads import FrameContent, FrameReplay, PayloadE
 from nosync_nb.store.safe_decoding import guarded_decoding
 from nosync_nb.store.trace_recovery import Changes
 from nosync_nb.trace import Layer, Trace
-from nosync_nb.trace.batch import UNORDERED, Batch, Layout, Updates, arrange, size_bytes
+from nosync_nb.trace.batch import (
+    UNORDERED,
+    Batch,
+    Hashes,
+    Layout,
+    Updates,
+    arrange,
+    arranged_pieces,
+    size_bytes,
+)
+from nosync_nb.trace.difference import negated
 from nosync_nb.trace.history.history import History
-from nosync_nb.trace.parts.part_file import PartRef, open_part, write_and_release, write_part
+from nosync_nb.trace.parts.part_file import (
+    ROWS_MAX,
+    PartRef,
+    encode_few_texts,
+    link_removed,
+    open_part,
+    write_and_release,
+    write_part,
+)
 
 SPILL_ROWS = 1 << 16
 """Batches with more rows than this are written to part files, not into frames."""
@@ -163,7 +182,7 @@ class Store:
 
     def write_epoch(
         self, draft: EpochResult, utc: float, meta: Mapping[str, Any], graph: Graph
-    ) -> Position:
+    ) -> FramePosition:
         """Appends the frame of an epoch; afterwards it survives the death of this process."""
         entries = None
         if draft.largest <= SPILL_ROWS and not graph.memory:
@@ -231,7 +250,7 @@ class Store:
         ]
         return payloads.encode_payload(draft.epoch, now, meta, entries)
 
-    def write_definition(self, payload: bytes, *, back: bool = False) -> Position:
+    def write_definition(self, payload: bytes, *, back: bool = False) -> FramePosition:
         """Appends the frame of a definition or a rewind.
 
         Afterwards it survives the death of this process.
@@ -288,8 +307,22 @@ class Store:
     def spill(self, parts: Iterable[Batch], layout: Layout, stem: str) -> ArrangedChange:
         """Writes batches to part files and maps them back."""
         stem = f"{stem}-g{self.log.generation}"
-        batches, refs = write_and_release(self.parts, [*parts], layout, stem, files=self.files)
+        batches, refs = write_and_release(self.parts, parts, layout, stem, files=self.files)
         return ArrangedChange(tuple(batches), tuple(refs))
+
+    def link_removed(self, change: ArrangedChange, stem: str) -> ArrangedChange:
+        """Returns a change in files with opposite counts; its files get a second name.
+
+        If the file system has no hard links, the rows are written again.
+        """
+        layout = change.parts[0].layout
+        full_stem = f"{stem}-g{self.log.generation}"
+        try:
+            refs = link_removed(self.parts, change.refs, full_stem, files=self.files)
+        except DurabilityError:
+            return self.spill([negated(part) for part in change.parts], layout, stem)
+        self.files.sync_folder(self.parts)
+        return ArrangedChange(tuple(self.open_part(ref, layout) for ref in refs), tuple(refs))
 
     def open_part(self, ref: PartRef, layout: Layout) -> Batch:
         """Maps a part file that was just written.
@@ -513,6 +546,29 @@ class RunFiles:
         self.keep(held.refs)
         return held
 
+    def difference(
+        self, number: int, added: Batch, removed: ArrangedChange, epoch: int
+    ) -> ArrangedDifference:
+        """Returns the change of a log or a trace as parts in files.
+
+        Args:
+            added: the rows that the epoch adds.
+            removed: the rows that it removes: with references a previous layer with all of its
+                files, which get a second name; without them a batch with negative counts.
+
+        Raises:
+            DurabilityError: the disk reports an error. The written files are deleted with the run.
+        """
+        store, stem = self._store, f"run{number}-{epoch}"
+        written = store.spill([added], added.layout, stem)
+        self.keep(written.refs)
+        if removed.refs:
+            removed = store.link_removed(removed, stem)
+        else:
+            removed = store.spill(removed.parts, added.layout, stem)
+        self.keep(removed.refs)
+        return ArrangedDifference(written, removed)
+
     def release_pages(self, size_bytes: int) -> None:
         """Returns the mapped pages to the system if more than `REST_BYTES` of files were read."""
         if size_bytes > REST_BYTES:
@@ -523,21 +579,34 @@ class RunFiles:
     ) -> dict[Layout, ArrangedChange]:
         """Returns rows in each requested order: in files, or in memory if the disk has an error.
 
-        If one order is requested, the rows are in memory once, and one column for each core a
-        second time. For several orders they are in memory twice.
+        While a file is written, only the rows of this file are in memory a second time.
 
         Args:
             traces: the number of the trace for each requested order.
-            updates: the rows; they must not be used afterwards.
+            updates: the rows. Columns of few texts are replaced by encoded ones in their list.
         """
-        arranged: dict[Layout, ArrangedChange] = {}
-        for at, (layout, number) in enumerate(traces.items(), 1):
-            batch = arrange(layout, updates, consumed=at == len(traces))
-            try:
-                arranged[layout] = self.spilled(number, ArrangedChange((batch,)), epoch)
-            except DurabilityError:  # the commit will fail in the same way, and reports the error
-                arranged[layout] = ArrangedChange((batch,))
-        return arranged
+        types, columns, n = next(iter(traces)).types, updates.columns, len(updates.diff)
+        for at, type_ in enumerate(types):
+            few = encode_few_texts(columns[at], type_)
+            if few is not None:
+                columns[at] = few  # in place, so that the texts can be freed
+        rhash = rows.hash_columns(columns, types, n)
+        return {
+            layout: self._arranged(layout, number, updates, rhash, epoch)
+            for layout, number in traces.items()
+        }
+
+    def _arranged(
+        self, layout: Layout, number: int, updates: Updates, rhash: Hashes, epoch: int
+    ) -> ArrangedChange:
+        """Returns rows in one order; see `arranged`."""
+        try:
+            pieces = arranged_pieces(layout, updates, rhash, ROWS_MAX)
+            held = self._store.spill(pieces, layout, f"run{number}-{epoch}")
+        except DurabilityError:  # the commit will fail in the same way, and reports the error
+            return ArrangedChange((arrange(layout, updates, rhash=rhash),))
+        self.keep(held.refs)
+        return held
 
     def end(self, *, failed: bool) -> None:
         """Deletes the files that are not needed any more; after a failure, all files of the run."""

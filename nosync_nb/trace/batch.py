@@ -21,7 +21,7 @@ hashes, which consolidation distinguishes later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from operator import lt
@@ -236,6 +236,44 @@ def arrange(
     )
 
 
+def arranged_pieces(
+    layout: Layout, updates: Updates, rhash: Hashes, rows_max: int
+) -> Iterator[Batch]:
+    """Yields the rows of `arrange` as batches that are disjoint and ascending in key hash.
+
+    Each batch is computed when it is requested. A caller that drops it before the next one needs
+    the memory of the updates, of their hashes, and of one batch.
+
+    Args:
+        rhash: the hashes of the rows.
+        rows_max: the maximum number of rows of a batch. A batch may have more, because all rows of
+            one key hash are in the same batch.
+    """
+    types, key, order = layout
+    columns, diff = updates
+    khash = rhash
+    if key is not None and key != all_rows(len(types)):
+        khash = rows.hash_columns([columns[i] for i in key], [types[i] for i in key], len(diff))
+    code = None if order is None else rows.order_codes(columns[order], types[order])
+    index = sort_order(khash, rhash, code)
+    for start, stop in pairwise(hash_cuts(khash[index], rows_max)):
+        piece = [*columns]
+        sorted_ = _sort_by(index[start:stop], piece, khash, rhash, diff, code)
+        yield consolidate(layout, piece, *sorted_)
+
+
+def hash_cuts(khash: Hashes, rows_max: int) -> list[int]:
+    """Returns positions that divide ascending hashes into ranges of about `rows_max` rows.
+
+    The first position is 0, and the last one is the number of rows. All rows of one hash are in the
+    same range, even if they are more than `rows_max`.
+    """
+    n = len(khash)
+    count = -(-n // rows_max)
+    middles = khash[np.arange(1, count) * n // count]
+    return sorted({0, n, *khash.searchsorted(middles).tolist()})
+
+
 UNORDERED = Layout(())
 """The layout of batches whose rows are consolidated, but not sorted."""
 
@@ -265,13 +303,21 @@ def all_rows(n: int) -> tuple[int, ...]:
     return tuple(range(n))
 
 
+def do_ascend(parts: Sequence[Batch]) -> bool:
+    """Returns True if the key hashes of each part are below those of the next one."""
+    if len(parts) < 2:
+        return True
+    bounds = [(part.khash[0], part.khash[-1]) for part in parts if len(part)]
+    return all(low[1] < high[0] for low, high in pairwise(bounds))
+
+
 def joined_updates(layout: Layout, parts: Sequence[Batch]) -> Batch:
     """Concatenates parts that are disjoint in key hash.
 
     Cost: O(n) if the parts ascend, which is the normal case; that of `merge` otherwise.
     """
     parts = [part for part in parts if len(part)] or parts[:1]
-    if any(low.khash[-1] >= high.khash[0] for low, high in pairwise(parts)):
+    if not do_ascend(parts):
         return merge(layout, parts)
     return parts[0] if len(parts) == 1 else Batch(layout, *_concatenated(layout, parts))
 
@@ -283,7 +329,51 @@ def merge(layout: Layout, batches: Sequence[Batch]) -> Batch:
     """
     if len(batches) == 1:
         return batches[0]
-    return _sort_and_consolidate(layout, *_concatenated(layout, batches))
+    columns, khash, rhash, diff, code = _concatenated(layout, batches)
+    index = _merge_order(khash, rhash, code) if len(diff) >= LINEAR else None
+    return _sort_and_consolidate(layout, columns, khash, rhash, diff, code, index)
+
+
+LINEAR = 1 << 14
+"""The fewest rows that are merged in linear time; fewer are sorted in fewer calls."""
+
+
+def _merge_order(khash: Numbers, rhash: Numbers, code: Numbers | None) -> Positions | None:
+    """Returns the positions that sort the rows of a few sorted batches, in linear time.
+
+    A stable sort finds the sorted batches and merges them. It sorts single numbers, so each row of
+    a key is sorted by the rank of the key, and by the first bits of the order code or row hash.
+
+    Returns None if these bits do not determine the order.
+    """
+    index = khash.argsort(kind="stable")
+    if rhash is khash and code is None:
+        return index
+    hashes = khash[index]
+    same = hashes[1:] == hashes[:-1]
+    if not any_true(same):
+        return index
+    for numbers in (rhash,) if code is None else (code, rhash):
+        rank = np.zeros(len(khash), np.uint64)
+        np.cumsum(~same, out=rank[1:])
+        mixed = np.empty_like(rank)
+        least, most = numbers.min(), numbers.max()
+        width = int(most - least).bit_length()
+        room = 64 - int(rank[-1]).bit_length()
+        mixed[index] = rank << np.uint64(min(width, room)) if room else rank
+        mixed |= (numbers - least) >> np.uint64(max(width - room, 0))
+        index = mixed.argsort(kind="stable")
+        ordered = mixed[index]
+        same = ordered[1:] == ordered[:-1]
+    hashes = khash[index]
+    same = hashes[1:] == hashes[:-1]
+    if code is not None:
+        codes = code[index]
+        if any_true(same & (codes[1:] < codes[:-1])):
+            return None
+        same &= codes[1:] == codes[:-1]
+    hashes = rhash[index]
+    return None if any_true(same & (hashes[1:] < hashes[:-1])) else index
 
 
 def _concatenated(
@@ -309,14 +399,20 @@ def _sort_and_consolidate(
     rhash: Hashes,
     diff: Diffs,
     code: Hashes | None,
+    index: Index | None = None,
 ) -> Batch:
-    """Sorts rows with their hashes and consolidates them; takes ownership of `columns`."""
+    """Sorts rows with their hashes and consolidates them; takes ownership of `columns`.
+
+    Args:
+        index: the positions that sort the rows, if they are known.
+    """
     if len(diff) <= _FEW:
         hashes, diffs = khash.tolist(), diff.tolist()
         if 0 not in diffs and all(map(lt, hashes, hashes[1:])):
             return Batch(layout, columns, khash, rhash, diff, code)
-    if len(diff) >= MANY:
-        index = sort_order(khash, rhash, code)
+    if index is not None or len(diff) >= MANY:
+        if index is None:
+            index = sort_order(khash, rhash, code)
         batch = _without_cancelled(layout, columns, khash, rhash, diff, code, index)
         if batch is not None:
             return batch
@@ -602,7 +698,7 @@ def _sort_by(
         else:
             numbers[at - len(columns) - 1] = numbers[at - len(columns) - 1][index]
 
-    parallel.map_parallel(fetch, len(columns) + 1 + len(numbers), parallel.count(len(diff)))
+    parallel.map_parallel(fetch, len(columns) + 1 + len(numbers), parallel.count(len(index)))
     code = None if code is None else numbers[-1]
     return numbers[0], numbers[1] if apart else numbers[0], counts[0], code
 

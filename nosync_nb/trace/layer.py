@@ -1,9 +1,11 @@
 """Defines layers: the changes of some epochs, sorted only to the degree that readers needed so far.
 
 A layer covers the epochs `[lower, upper)`. Its rows may be split into parts, which are disjoint and
-ascending in key hash; each is in memory or mapped from a file. A layer of small epochs is `young`:
-its updates are in the order of arrival. A lookup sorts them by key hash only. For any other read
-they are sorted and consolidated into batches.
+ascending in key hash; each is in memory or mapped from a file. If an epoch removes most rows, its
+layer has parts for the added rows, and then parts for the removed rows.
+
+A layer of small epochs is `young`: its updates are in the order of arrival. A lookup sorts them by
+key hash only. For any other read they are sorted and consolidated into batches.
 
 Statistics of layers are cached (see stats.py and paging.py), because layers do not change. They
 depend only on the contents. So layers of the same files share them: those of a log and its branches
@@ -234,7 +236,7 @@ def layer_facts(files: Sequence[PartRef]) -> LayerFacts:
     """Returns the statistics of a layer; layers of the same files share those of the rows."""
     if not files:
         return LayerFacts(LayerRowFacts())
-    key = tuple(ref._replace(path="") for ref in files)
+    key = tuple(ref.contents for ref in files)
     return LayerFacts(_KNOWN.setdefault(key, LayerRowFacts()))
 
 
@@ -252,7 +254,9 @@ Pieces: TypeAlias = tuple[Layout, tuple[Updates, ...], int]
 
 
 class Layer:
-    """The changes of the epochs `[lower, upper)`, as parts that are disjoint in key hash.
+    """The changes of the epochs `[lower, upper)`, as parts without common rows.
+
+    The parts are disjoint in key hash, except those that remove the rows of other files.
 
     A layer may be `young`: its updates are sorted at the first read, and until then the next epoch
     can be joined to it. So a trace that is not read costs an epoch almost nothing. A lookup sorts

@@ -26,6 +26,7 @@ from nosync_nb.trace.batch import (
     concat_updates,
     merge,
 )
+from nosync_nb.trace.difference import uncancelled_parts
 from nosync_nb.trace.layer import SOME, Layer, find_few_hashes, find_hashes, sparse_index
 
 MANY = 64
@@ -55,7 +56,7 @@ class Trace:
     value of the trace.
     """
 
-    __slots__ = ("_last_lookup", "layers", "layout", "memos")
+    __slots__ = ("_known", "_last_lookup", "layers", "layout", "memos")
 
     def __init__(
         self, layout: Layout, layers: tuple[Layer, ...] = (), memos: list[Any] | None = None
@@ -63,6 +64,7 @@ class Trace:
         self.layout = layout
         self.layers = layers
         self.memos = memos
+        self._known: Batch | None = None
         # cached because operators with the same key look up the same hashes in an epoch
         self._last_lookup: tuple[Hashes, Index | None, list[Hit]] | None = None
 
@@ -114,12 +116,18 @@ class Trace:
         )
         return Trace(self.layout, tuple(layers))
 
+    def keep_consolidated(self, batch: Batch | None) -> None:
+        """Sets the result of `consolidated`, if the caller knows it; None drops it from memory."""
+        self._known = batch
+
     def consolidated(self) -> Batch:
         """Merges all layers into the current collection.
 
         Cost: O(n log n) in the stored rows.
         """
-        parts = list(self.parts())
+        if self._known is not None:
+            return self._known
+        parts = uncancelled_parts(self.layers)
         if not parts:
             return empty_batch(self.layout)
         return merge(self.layout, parts)

@@ -13,8 +13,10 @@ from internals import services_of
 import nosync_nb
 from nosync_nb import Collection, Session
 from nosync_nb.collections.library.graphs import reachable
-from nosync_nb.dataflow.runtime import large_epoch, rerun_cost, runner
+from nosync_nb.dataflow.runtime import large_epoch, replacement, rerun_cost, runner
 from nosync_nb.dataflow.runtime.epoch_result import StageWork
+from nosync_nb.session.maintenance import maintenance
+from nosync_nb.store import store
 
 ROWS = 6_000
 TEXT = "id int, k int, c int, v double, s string, t int"
@@ -212,12 +214,16 @@ def test_large_change_of_few_rows_follows(loaded: Session) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("in_files", [False, True])
 def test_random_changes_equal_from_scratch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, eager: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, eager: bool, in_files: bool
 ) -> None:
     """Small and total changes in any order; recovery and past epochs in between."""
     monkeypatch.setattr(runner, "SMALL_ROWS", 30)
     monkeypatch.setattr(large_epoch, "FEW_ROWS", 30)
+    if in_files:  # all but the smallest changes are in files, and total changes reference them
+        for module in (replacement, store, maintenance):
+            monkeypatch.setattr(module, "SPILL_ROWS", 20)
     if eager:  # from scratch whenever that is possible
         monkeypatch.setattr(rerun_cost, "CLEARLY", 1e9)
         monkeypatch.setattr(large_epoch, "LEAST_SHARE", 0.0)

@@ -93,6 +93,50 @@ def test_load_copies_no_unread_column(session: Session, *, joined: bool, kept: b
     assert {tuple(row[:-1]): row[-1] for row in rows} == expected
 
 
+def test_insert_copies_rows_once_for_several_orders(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "ROWS_MAX", ROWS >> 4)
+    orders = session.input("orders", "item bigint, client bigint, note string")
+    for key in ("item", "client"):
+        other = session.input(f"{key}s", f"{key} bigint, kind bigint")
+        other.insert([(number, number % 7) for number in range(1000)])
+        session.stage(f"by_{key}", orders.join(other, on=key))
+    assert len(graph_of(session).named["orders"].traces) == 2
+    places = np.arange(ROWS)
+    notes = pa.array([f"{place:0{WIDTH}}" for place in places.tolist()])
+    table = pa.table({"item": places % 1000, "client": places % 317, "note": notes})
+    with counted() as pool:
+        orders.insert(table)
+    assert NOTES < pool.max_memory() < NOTES * 1.25
+    session.commit()
+    assert all(len(files) >= 16 for files in files_of(session, "orders"))
+    assert sorted(orders.rows()) == sorted(zip(*table.to_pydict().values(), strict=True))
+    for key in ("item", "client"):
+        assert session[f"by_{key}"].count() == np.count_nonzero(table[key].to_numpy() < 1000)
+
+
+def test_few_texts_are_encoded_before_rows_are_sorted(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [f"{number:0{WIDTH}}" for number in range(5)]
+    table = pa.table({"item": np.arange(ROWS), "kind": [kinds[i % 5] for i in range(ROWS)]})
+    orders = session.input("orders", "item bigint, kind string")
+    sort, allocated = stores.arranged_pieces, []
+
+    def counted_pieces(*arguments: Any) -> Any:
+        allocated.append(pool.bytes_allocated())
+        return sort(*arguments)
+
+    monkeypatch.setattr(stores, "arranged_pieces", counted_pieces)
+    with counted() as pool:
+        orders.insert(table)
+    assert allocated
+    assert max(allocated) < NOTES // 10 < pool.max_memory()
+    session.commit()
+    assert sorted(orders.rows()) == sorted(zip(*table.to_pydict().values(), strict=True))
+
+
 def resident_bytes(folder: Path) -> int:
     """The resident bytes of a log's layers."""
     size, ours = 0, False

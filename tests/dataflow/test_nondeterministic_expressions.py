@@ -114,4 +114,4 @@ def test_nondeterministic_aggregate_names_remedy(session: Session) -> None:
     numbers = session.input("numbers", "n int")
     with pytest.raises(ExpressionError, match="is not deterministic") as caught:
         session.stage("sums", numbers.agg(s="sum(rand())"))
-    assert "in an earlier stage" in str(caught.value.hint)
+    assert "as a column of a stage or view first" in str(caught.value.hint)

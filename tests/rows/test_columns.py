@@ -26,6 +26,7 @@ from nosync_nb.rows import (
     null_mask,
     slice_,
     take,
+    take_many,
     to_arrow,
     to_pylist,
     widen,
@@ -50,6 +51,8 @@ def test_take_mask_and_slice_equal_list_operations(
     for form in column_forms(type_, items):
         taken = take(form, np.array(index, np.int64))
         assert codes([items[i] for i in index], type_) == encode_column(taken, type_)
+        many = take_many(form, np.array(index * 16, np.int64), type_)
+        assert codes([items[i] for i in index] * 16, type_) == encode_column(many, type_)
         masked = mask(form, np.array(keep, np.bool_))
         kept = [value for value, ok in zip(items, keep, strict=True) if ok]
         assert codes(kept, type_) == encode_column(masked, type_)

@@ -46,7 +46,8 @@ def test_sums_of_runs_are_exact_or_raise(runs: list[list[int]]) -> None:
 LOOPS: dict[str, tuple[Callable[[Collection], Collection], str, str]] = {
     "doubled": (
         lambda r: r.iterate(lambda v: v.concat(v)),
-        r"stage 'grown': iterate does not converge: counts grow, and in round 6\d row \(7,\)",
+        r"stage 'grown': \[RECURSION_ROW_LIMIT_EXCEEDED\] iterate does not converge: counts grow,"
+        r" and in round 6\d row \(7,\)",
         "limit the rounds",
     ),
     "bounded": (
@@ -66,7 +67,7 @@ LOOPS: dict[str, tuple[Callable[[Collection], Collection], str, str]] = {
     ),
     "around": (
         lambda r: r.iterate(lambda v: v.iterate(lambda w: w.concat(w), rounds=1)),
-        r"stage 'grown': iterate.* does not converge",
+        r"stage 'grown': .*iterate.* does not converge",
         "",
     ),
 }
@@ -96,7 +97,7 @@ def test_loop_with_growing_counts_is_stopped_on_executors(tmp_path: Path, spark:
         body: Callable[[Collection], Collection] = lambda v: v.join(v, on="n")  # noqa: E731
         session.stage("grown", numbers.concat(numbers).iterate(body))
         numbers.insert([(7,)])
-        with pytest.raises(DivergenceError, match=r"'grown': iterate does.* row \(7,\)"):
+        with pytest.raises(DivergenceError, match=r"'grown': .*iterate does.* row \(7,\)"):
             session.commit()
         assert session.now == 0
 

@@ -24,11 +24,18 @@ SCALARS = {vector["type"]: vector for vector in VECTORS["scalars"]}
 MANY = 300
 
 
-@pytest.fixture(autouse=True, scope="module", params=[0, 512], ids=["together", "one by one"])
+@pytest.fixture(
+    autouse=True,
+    scope="module",
+    params=[(0, 1 << 20), (512, 1 << 20), (0, 200)],
+    ids=["together", "one by one", "in slices"],
+)
 def _run_length(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Sets the number of texts of one length from which they are hashed together."""
+    """Sets the numbers of texts of one length, and of rows, that are hashed together."""
+    runs_min, slice_rows = request.param
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashes, "RUNS_MIN", request.param)
+        patch.setattr(hashes, "RUNS_MIN", runs_min)
+        patch.setattr(hashes, "SLICE", slice_rows)
         yield
 
 

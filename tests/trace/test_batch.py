@@ -29,6 +29,7 @@ from nosync_nb.trace.batch import (
     Layout,
     Updates,
     arrange,
+    arranged_pieces,
     concat_updates,
     joined_updates,
     merge,
@@ -58,6 +59,32 @@ def test_arranging_keeps_sums(case: tuple[Layout, Updates], buckets: int | None)
             check(batch)
     assert expected == counted([batch])
     assert len(batch) == len(expected)
+
+
+@given(arranged(), BUCKETS, st.integers(1, 5))
+def test_pieces_are_cuts_of_arranged_rows(
+    case: tuple[Layout, Updates], buckets: int | None, rows_max: int
+) -> None:
+    def check_pieces() -> None:
+        layout, updates = case
+        whole = arrange(layout, updates)
+        rhash = rows.hash_columns(updates.columns, layout.types, len(updates.diff))
+        pieces = [each for each in arranged_pieces(layout, updates, rhash, rows_max) if len(each)]
+        for piece in pieces:
+            check(piece)
+        assert counted(pieces) == counted([whole])
+        khashes = [piece.khash.tolist() for piece in pieces]
+        assert all(low[-1] < high[0] for low, high in itertools.pairwise(khashes))
+        assert list(itertools.chain(*khashes)) == whole.khash.tolist()
+        runs = [len([*run]) for _, run in itertools.groupby(whole.khash.tolist())]
+        if runs and len(updates.diff) == len(whole):
+            assert max(map(len, pieces)) <= rows_max + max(runs)
+
+    if buckets is None:
+        check_pieces()
+    else:
+        with weak_hashes(buckets):
+            check_pieces()
 
 
 @given(st.data(), BUCKETS)

@@ -38,6 +38,7 @@ from nosync_nb.trace.batch import (
     arrange,
     concat_updates,
     consolidate_few,
+    do_ascend,
     joined_updates,
     no_updates,
 )
@@ -145,10 +146,27 @@ SMALL_ROWS = 4096
 
 
 class ArrangedChange(NamedTuple):
-    """A change in a layout: parts with disjoint key hashes, and the files that contain them."""
+    """A change in a layout: parts without common rows, and the files that contain them.
+
+    The key hashes of the parts ascend, except that removed rows may be in parts of their own, after
+    the added rows; see `nosync_nb.trace.difference`.
+    """
 
     parts: tuple[Batch, ...]
     refs: tuple[PartRef, ...] = ()
+
+
+class ArrangedDifference(NamedTuple):
+    """A change as the rows that it adds, and those that it removes; either may have no parts."""
+
+    added: ArrangedChange
+    removed: ArrangedChange
+
+    @property
+    def change(self) -> ArrangedChange:
+        """The change."""
+        parts, refs = self.added
+        return ArrangedChange((*parts, *self.removed.parts), (*refs, *self.removed.refs))
 
 
 class UnarrangedChange(NamedTuple):
@@ -342,7 +360,12 @@ class Delta:
         """Returns the change arranged in a layout, which consolidates it."""
         arranged = self.held.get(layout)
         if arranged is not None:
-            return joined_updates(layout, arranged.parts)
+            if do_ascend(arranged.parts):
+                return joined_updates(layout, arranged.parts)
+            merged = self._hashed.get(layout)
+            if merged is None:
+                merged = self._hashed[layout] = joined_updates(layout, arranged.parts)
+            return merged
         other = next(iter(self.held.values()), None)
         if other is not None and len(other.parts) == 1:
             part = other.parts[0]

@@ -21,7 +21,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta
+from nosync_nb.dataflow.runtime.delta import ArrangedChange, ArrangedDifference, Delta
 from nosync_nb.operators import Concat, Linear, LookupStage, LoopPlacement, Operator, Step
 from nosync_nb.operators.base import RowPiece, joined_placement
 from nosync_nb.operators.linear import Select
@@ -115,6 +115,16 @@ class SpillTarget(Protocol):
 
     def spilled(self, number: int, held: ArrangedChange, epoch: int) -> ArrangedChange:
         """Returns a change of a log or a trace, moved to files if it is large."""
+
+    def difference(
+        self, number: int, added: Batch, removed: ArrangedChange, epoch: int
+    ) -> ArrangedDifference:
+        """Returns a change as parts in files: the rows that it adds, and those that it removes.
+
+        Args:
+            removed: with references a previous layer, all rows of which are removed; without them
+                the removed rows with negative counts.
+        """
 
     def release_pages(self, size_bytes: int) -> None:
         """Receives the number of bytes read from files, so that it may release their pages."""

@@ -29,19 +29,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from nosync_nb import rows
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.delta import ArrangedChange, Delta
+from nosync_nb.dataflow.runtime.delta import Delta
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult, VersionState
 from nosync_nb.dataflow.runtime.executor import BulkExecutor
+from nosync_nb.dataflow.runtime.replacement import DifferenceWriter, Replacement, as_delta
 from nosync_nb.dataflow.runtime.rerun_cost import SegmentCost, row_estimate
 from nosync_nb.errors import NosyncError
 from nosync_nb.operators.base import UpdateCost
-from nosync_nb.rows.array_ops import all_true
 from nosync_nb.trace import Trace
-from nosync_nb.trace.batch import Batch, Layout, joined_updates, merge
+from nosync_nb.trace.batch import Layout
 
 LEAST_SHARE = 0.02
 """A segment is not considered for a run from scratch if each input changes less than this share."""
@@ -50,7 +47,7 @@ FEW_ROWS = 256
 """With at most this number of changed rows a segment follows them, because both ways are cheap."""
 
 
-class NodeRunner(Protocol):
+class NodeRunner(DifferenceWriter, Protocol):
     """Runs single nodes; see `nosync_nb.dataflow.runtime.runner`."""
 
     graph: Graph
@@ -128,9 +125,11 @@ class LargeEpoch:
         self._runner = runner
         self._version = version
         self._draft = draft
+        self._replacement = Replacement(runner, version.traces, draft.epoch)
         self._ahead = ahead
         self._waiting = {n.id for n in ahead if n.log is None}  # nodes that have not followed
         self._contents: dict[int, Delta | None] = {}
+        self._kept: dict[int, list[Trace]] = {}  # traces that know the contents
         self._replaced: set[int] = set()  # nodes whose state was emptied and filled again
         self._segments = {
             node.id: self._segment(node)
@@ -151,7 +150,8 @@ class LargeEpoch:
         """
         for node in self._ahead:
             if node.operator is None and node.id in inputs and not node.frozen:
-                self._runner.publish(node, inputs[node.id], self._draft)
+                change = self._replacement.of_input(node, inputs[node.id])
+                self._runner.publish(node, change, self._draft)
             elif (segment := self._segments.get(node.id)) is not None:
                 why = self.why_from_scratch(segment)
                 if why is None:
@@ -216,10 +216,11 @@ class LargeEpoch:
         for number in segment.leaves:
             trace = self._stored(self._version.traces, number)
             stored = self._stored(self._draft.traces, number)
+            merged = len(stored.layers) > 1 and number not in self._contents
             cost.add_leaf(
                 number,
                 row_estimate(trace, deltas.get(number)),
-                len(stored.layers) > 1 and number not in self._contents,
+                merged and not self._are_rows_known(number),
             )
         if cost.largest_share < LEAST_SHARE or cost.is_load:
             return None
@@ -235,6 +236,13 @@ class LargeEpoch:
         node = self._runner.graph.nodes[number]
         layout, first = next(iter(node.traces.items()))
         return traces.get(first) or Trace(layout)
+
+    def _are_rows_known(self, number: int) -> bool:
+        """Returns True if the change of a node has its new rows as parts of their own."""
+        node = self._runner.graph.nodes[number]
+        layout = next(iter(node.traces))
+        change = self._draft.deltas.get(number)
+        return self._replacement.new_parts(node, layout, change) is not None
 
     def _groups_trace(self, node: Node) -> Trace | None:
         """Returns a trace before the epoch in the order of a node's groups; None without one."""
@@ -300,9 +308,13 @@ class LargeEpoch:
             if node.state and emit:
                 self._replaced.add(node.id)
                 self._waiting.discard(node.id)
-        change, rows_out = self._difference(last), 0
+        rows_out = 0
+        change, self._contents[last.id] = self._replacement.of_contents(
+            last, self._contents[last.id]
+        )
         if change is not None:
             rows_out = self._runner.publish(last, change, self._draft)
+            self._keep_contents(last)
         seconds = time.perf_counter() - start
         seconds -= sum(each.seconds for each in work.values()) - counted
         done = work[last.stage]
@@ -310,17 +322,18 @@ class LargeEpoch:
             rows_out=rows_out if last.name else done.rows_out, seconds=done.seconds + seconds
         )
 
-    def _difference(self, node: Node) -> Delta | None:
-        """Returns the contents of a node minus its previous rows; None if they are equal."""
-        layout, number = next(iter(node.traces.items()))
+    def _keep_contents(self, node: Node) -> None:
+        """Lets the readers of a node that follow its change read its rows without a merge.
+
+        A loop reads the whole traces of its inputs if it runs from scratch.
+        """
         contents = self._contents[node.id]
-        parts = [] if contents is None else [contents.batch(layout)]
-        before = self._version.traces.get(number)
-        if before is not None:
-            parts += [_negated(part) for part in before.parts()]
-        if not parts:
-            return None
-        return _as_delta(node, merge(layout, parts))
+        for layout, number in node.traces.items():
+            trace = self._draft.traces.get(number)
+            known = contents is not None and layout in contents.held and self._readers[node.id]
+            if trace is not None and contents is not None and known:
+                trace.keep_consolidated(contents.batch(layout))
+                self._kept.setdefault(node.id, []).append(trace)
 
     def _contents_of(self, number: int, layout: Layout | None) -> Delta | None:
         """Returns the rows of a node after the epoch, arranged in a layout if one is given."""
@@ -342,31 +355,10 @@ class LargeEpoch:
         trace = self._draft.traces.get(node.traces[layout])
         if trace is None:
             return None
-        batch = self._rows_if_replaced(node, layout)
-        if batch is None:
-            batch = trace.consolidated()
-        return _as_delta(node, batch)
-
-    def _rows_if_replaced(self, node: Node, layout: Layout) -> Batch | None:
-        """Returns the new rows of a node if its change removes all previous rows; else None.
-
-        Cost: O(n) comparisons of rows in the same order, which is a fraction of a merge.
-        """
-        before = self._version.traces.get(node.traces[layout])
-        delta = self._draft.deltas.get(node.id)
-        if before is None or delta is None or len(before.layers) != 1:
-            return None
-        arranged = delta.held.get(layout)
-        if arranged is None:
-            return None
-        change = joined_updates(layout, arranged.parts)
-        removed = (change.diff < 0).nonzero()[0]
-        if len(removed) != before.rows_count:
-            return None
-        previous = joined_updates(layout, before.layers[0].parts)
-        if not _are_opposite(previous, change.take(removed)):
-            return None
-        return change.take((change.diff > 0).nonzero()[0])
+        new = self._replacement.new_parts(node, layout, self._draft.deltas.get(node.id))
+        if new is None:
+            return as_delta(node, trace.consolidated())
+        return Delta(node.types, None, {layout: new}) if new.parts else None
 
     def _finish(self, segment: GraphSegment) -> None:
         """Drops the changes and the contents of nodes that no later segment reads.
@@ -383,19 +375,9 @@ class LargeEpoch:
                 if not self._readers[number]:
                     unread.append(number)
                     self._contents.pop(number, None)
+                    for trace in self._kept.pop(number, ()):
+                        trace.keep_consolidated(None)
         self._runner.release(self._draft, unread, ())
-
-
-def _are_opposite(one: Batch, other: Batch) -> bool:
-    """Returns True if two batches have the same rows in the same order, with opposite counts."""
-    if len(one) != len(other) or not np.array_equal(one.diff, -other.diff):
-        return False
-    if not np.array_equal(one.khash, other.khash) or not np.array_equal(one.rhash, other.rhash):
-        return False
-    return all(
-        all_true(rows.equal(a, b, type_))
-        for a, b, type_ in zip(one.columns, other.columns, one.layout.types, strict=True)
-    )
 
 
 def _can_run_again(node: Node) -> bool:
@@ -406,16 +388,5 @@ def _can_run_again(node: Node) -> bool:
     return operator.update_cost is not UpdateCost.EVERYTHING and not operator.memoises
 
 
-def _as_delta(node: Node, batch: Batch) -> Delta | None:
-    if not len(batch):
-        return None
-    return Delta(node.types, batch.updates, {batch.layout: ArrangedChange((batch,))})
-
-
 def _as_trace(contents: Delta | None, layout: Layout) -> Trace:
     return Trace(layout) if contents is None else Trace.from_batch(contents.batch(layout))
-
-
-def _negated(batch: Batch) -> Batch:
-    columns, khash, rhash = batch.columns, batch.khash, batch.rhash
-    return Batch(batch.layout, columns, khash, rhash, -batch.diff, batch.code)

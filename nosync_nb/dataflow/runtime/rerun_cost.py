@@ -15,17 +15,26 @@ import numpy as np
 
 from nosync_nb.dataflow.graph import Node
 from nosync_nb.dataflow.runtime.delta import Delta
-from nosync_nb.operators.base import UpdateCost
+from nosync_nb.operators.base import Operator, UpdateCost
 from nosync_nb.trace import Trace
 
 MERGED = 0.4
 """The work on a row that is merged, because it is hashed already."""
+
+MATCHED = 0.1
+"""The work on a row whose hash is compared with those of another state in the same order."""
+
+COPIED = 0.2
+"""The work on a row that is copied and written, but not sorted again."""
 
 ROW_WISE = 0.2
 """The work on a row of an operator without lookups and without state."""
 
 LOOKED_UP = 0.5
 """The work on a row that is looked up and may be part of the result."""
+
+NEIGHBOURS = 2.0
+"""The work on a row that is looked up beside a changed one, before and after the change."""
 
 FIRST_ROWS = 64
 """The assumed maximum number of rows of a group that are looked up, if not all of them are."""
@@ -44,7 +53,7 @@ class RowEstimate(NamedTuple):
     @property
     def is_replaced(self) -> bool:
         """True if the change probably removes all rows and inserts others."""
-        return self.changed == self.before + self.after
+        return self.before > 0 and self.changed == self.before + self.after
 
     @property
     def share(self) -> float:
@@ -103,9 +112,7 @@ class SegmentCost:
         self.rows += rows.after
         self.is_load &= not rows.before
         if merged:
-            # If all rows are replaced, the new ones are in the change, and nothing is merged.
-            stored = 0.0 if rows.is_replaced else rows.before
-            self.from_scratch += MERGED * (stored + rows.changed)
+            self.from_scratch += MERGED * (rows.before + rows.changed)
 
     def add_node(self, node: Node, grouped: Trace | None) -> None:
         """Adds the work of a node.
@@ -120,7 +127,7 @@ class SegmentCost:
         total = RowEstimate(*read)
         self.from_scratch += total.after
         self.following += total.changed
-        if operator.update_cost is not UpdateCost.ROWS:
+        if operator.update_cost is not UpdateCost.ROWS or _reads_neighbours(operator):
             output = self._grouped(total, node, grouped)
         elif len(below) > 1 and all(layout is not None for layout in operator.layouts):
             # Each change is looked up in the previous rows of the inputs that follow it, and in the
@@ -149,7 +156,10 @@ class SegmentCost:
         output = self._last
         after = stored * output.after / max(output.before, 1.0) if stored else output.after
         self.following += output.changed * after / max(output.after, 1.0)
-        self.from_scratch += after + MERGED * (stored + after)
+        # The rows that only one of the two states has are copied, unless that is all of them.
+        share = min(output.changed / max(output.before + output.after, 1.0), 1.0)
+        copied = 0.0 if share == 1.0 else share * (stored + after)
+        self.from_scratch += after + MATCHED * (stored + after) + COPIED * copied
 
     def _grouped(self, rows: RowEstimate, node: Node, trace: Trace | None) -> RowEstimate:
         """Adds the lookups of an operator that works by group; returns its output."""
@@ -159,15 +169,25 @@ class SegmentCost:
         groups = max(groups, 1.0)
         touched = groups * -math.expm1(-rows.changed / groups)
         share = touched / groups
-        if operator.update_cost is UpdateCost.GROUPS and node.state:
+        near = operator.update_cost is not UpdateCost.PARTITIONS
+        if near and node.state:
             self.following += 2 * touched
             return RowEstimate(groups, groups, 2 * touched)
         looked_up = share * (rows.before + rows.after)
-        if operator.update_cost is UpdateCost.GROUPS:
-            self.following += LOOKED_UP * min(looked_up, FIRST_ROWS * touched)
+        if near:
+            work = NEIGHBOURS if _reads_neighbours(operator) else LOOKED_UP
+            self.following += work * min(looked_up, FIRST_ROWS * touched)
             return RowEstimate(rows.before, rows.after, min(looked_up, 2 * rows.changed))
         self.following += looked_up
         return RowEstimate(rows.before, rows.after, looked_up)
+
+
+def _reads_neighbours(operator: Operator) -> bool:
+    """Returns True if an operator reads rows beside the changed ones, in the order of a group."""
+    layouts = operator.layouts
+    if operator.update_cost is not UpdateCost.ROWS:
+        return False
+    return len(layouts) == 1 and layouts[0] is not None and layouts[0].order is not None
 
 
 def _groups_count(trace: Trace) -> int:

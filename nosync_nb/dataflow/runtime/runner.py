@@ -18,7 +18,14 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 
 from nosync_nb.dataflow.graph import Graph, Node
-from nosync_nb.dataflow.runtime.delta import SMALL_ROWS, ArrangedChange, Delta, file_bytes, layer_of
+from nosync_nb.dataflow.runtime.delta import (
+    SMALL_ROWS,
+    ArrangedChange,
+    ArrangedDifference,
+    Delta,
+    file_bytes,
+    layer_of,
+)
 from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, EpochResult, StageWork, VersionState
 from nosync_nb.dataflow.runtime.executor import (
     BulkExecutor,
@@ -30,6 +37,7 @@ from nosync_nb.dataflow.runtime.executor import (
     run_lookup_stages,
 )
 from nosync_nb.dataflow.runtime.large_epoch import LargeEpoch
+from nosync_nb.dataflow.runtime.replacement import Replacement
 from nosync_nb.operators import Evaluate, Linear, Operator, Step
 from nosync_nb.operators.base import joined_placement
 from nosync_nb.rows.count_arithmetic import CountError, named_count_error
@@ -161,7 +169,10 @@ class Runner:
                 continue
             if node.operator is None:
                 if node.id in inputs:
-                    self.publish(node, inputs[node.id], draft)
+                    change = inputs[node.id]
+                    if len(change) > SMALL_ROWS:
+                        change = Replacement(self, before, epoch).of_input(node, change)
+                    self.publish(node, change, draft)
                     if draft.largest > SMALL_ROWS:
                         return LargeEpoch(self, version, draft, [*nodes]).run(inputs)
             elif not changed.keys().isdisjoint(node.inputs):
@@ -223,6 +234,19 @@ class Runner:
         decision = RunFromScratch(why, ENDLESS)
         self._add_work(node, result, decision, 0, seconds, draft, from_scratch=1)
         return result.delta
+
+    def difference(
+        self, number: int, added: Batch, removed: ArrangedChange, epoch: int
+    ) -> ArrangedDifference | None:
+        """Returns a change as parts in files; None if the log or the trace is not written.
+
+        Args:
+            number: the log or the trace.
+            added, removed: see `SpillTarget.difference`.
+        """
+        if self.spill is None or number in self.graph.unwritten:
+            return None
+        return self.spill.difference(number, added, removed, epoch)
 
     def release(
         self, draft: EpochResult, numbers: Iterable[int], read: Sequence[Delta | None]
@@ -392,6 +416,9 @@ class Runner:
             result = run_in_process(node, deltas, step)
         if on_executors or (decision is not None and decision.rows):
             result = result.with_late(deltas)
+        if step.replaces:
+            change, _ = Replacement(self, before, draft.epoch).of_contents(node, result.delta)
+            result = result._replace(delta=change)
         if step.cleared:
             draft.clear(node.state)
         if node.state:

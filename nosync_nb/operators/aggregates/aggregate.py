@@ -581,8 +581,9 @@ def _aggregation(part: DefinitionPart, types: Types | None) -> Aggregation:
 
 
 def _build(part: DefinitionPart, types: Types | None) -> Operator:
-    _, calls, outputs, inner = _aggregation(part, types)
-    return Aggregate(part.inputs[0].schema, part.params["keys"], calls, outputs, inner)
+    made = _aggregation(part, types)
+    schema, keys = part.inputs[0].schema, part.params["keys"]
+    return Aggregate(schema, keys, made.calls, made.outputs, made.inner)
 
 
 def _adapt_aggregate(

@@ -169,7 +169,7 @@ def _weighed(values: Values, counts: Counts) -> list[int]:
     weighed = [v[1] * c for v, c in zip(values, counts, strict=True)]
     if min(weighed) < 0:
         raise ExpressionError(
-            "percentile: a frequency is below 0",
+            "[NEGATIVE_VALUES_IN_FREQUENCY_EXPRESSION] percentile: a frequency is below 0",
             hint="filter out the rows with negative frequencies",
         )
     return weighed

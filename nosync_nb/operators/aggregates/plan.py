@@ -31,7 +31,7 @@ SPREADS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 _SQUARES = ("count", "doubles", "squares")
 _KINDS: dict[str, tuple[str, ...]] = {
     "count": ("count",),
-    **dict.fromkeys(("sum", "avg", "try_sum", "try_avg"), ("count", "sum")),
+    **dict.fromkeys(("sum", "avg", "try_sum", "try_avg", "wrapping_sum"), ("count", "sum")),
     **dict.fromkeys(SPREADS, _SQUARES),
     "skewness": (*_SQUARES, "cubes"),
     "kurtosis": (*_SQUARES, "cubes", "fourths"),

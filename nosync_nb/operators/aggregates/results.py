@@ -184,15 +184,17 @@ def _fit_result(unscaled: list[int | None], what: str, result: str) -> list[Any]
     if not result.startswith("decimal"):
         least = -(2 ** (8 * FIXED[result].itemsize - 1))
         if not least <= low <= high < -least:
+            name = "INTERVAL_ARITHMETIC_OVERFLOW" if result in INTERVALS else "ARITHMETIC_OVERFLOW"
             raise ExpressionError(
-                f"{what} is outside the range of {result}",
+                f"[{name}] {what} is outside the range of {result}",
                 hint="use a wider type: sum(cast(x as decimal(38, 0)))",
             )
         return unscaled
     precision, scale = decimal_parts(result)
     if max(-low, high) >= 10**precision:
         raise ExpressionError(
-            f"{what} is outside the range of {result}", hint="use doubles: cast(x as double)"
+            f"[NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION] {what} is outside the range of {result}",
+            hint="use doubles: cast(x as double)",
         )
     return [None if u is None else Decimal(u).scaleb(-scale, _WIDE) for u in unscaled]
 
@@ -584,7 +586,7 @@ def _signed(value: float, like: int) -> float:
     return -value if like < 0 else value
 
 
-_TOTALS = {"sum": "sum", "try_sum": "sum", "avg": "avg", "try_avg": "avg"}
+_TOTALS = {"sum": "sum", "try_sum": "sum", "wrapping_sum": "sum", "avg": "avg", "try_avg": "avg"}
 """The functions that `group_totals` can compute, and its own name for each of them."""
 
 
@@ -628,6 +630,10 @@ def _values(plan: CallPlan, slots: Slots, type_: str, count: Ints) -> list[Any]:
         return sum_column(slots, base, type_, plan.call.type, count)
     if function == "avg":
         return mean_column(slots, base, type_, plan.call.type, count)
+    if function == "wrapping_sum":
+        numbers = _exact_integers(slots, base, type_, count)
+        wrapped = ((n + 2**63) % 2**64 - 2**63 for n in numbers)
+        return [n if c else None for n, c in zip(wrapped, count.tolist(), strict=True)]
     if function in ("try_sum", "try_avg"):
         compute = sum_column if function == "try_sum" else mean_column
         return _each(compute, slots, base, type_, plan.call.type, count)

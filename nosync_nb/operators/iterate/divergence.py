@@ -26,6 +26,7 @@ FREE_ROUNDS = 1000
 ROUNDS_MIN, ROUNDS_MAX, ROUNDS_PER_ROW = 10_000, 1_000_000, 100
 _WORD = (1 << 64) - 1
 _SHOWN = 3
+_LEVELS, _ROWS = "RECURSION_LEVEL_LIMIT_EXCEEDED", "RECURSION_ROW_LIMIT_EXCEEDED"
 
 
 class DivergenceDetector:
@@ -115,13 +116,14 @@ class DivergenceDetector:
         before = self.seen.setdefault(self.sum, now)
         if before != now:
             raise DivergenceError(
-                f"{self._title()} does not converge: round {now} has the same rows as round"
-                f" {before} (period {now - before}); {self._changing_rows()}",
+                f"{self._title()} does not converge: round {now}"
+                f" has the same rows as round {before} (period {now - before});"
+                f" {self._changing_rows()}",
                 hint="make the body monotone, or limit the rounds: iterate(body, rounds=...)",
             )
 
     def _title(self) -> str:
-        return _title(self.step.stage, self.time)
+        return _title(self.step.stage, self.time, _LEVELS)
 
     def _changing_rows(self) -> str:
         """Returns a text with some rows that still change."""
@@ -148,14 +150,14 @@ def overflow_error(stage: str, time: Time, scope: LoopScope, error: CountError) 
         else "reduce rounds="
     )
     return DivergenceError(
-        f"{_title(stage, time)} does not converge: counts grow, and in round {time[-1]} {row}"
-        " is counted more than 2**63 - 1 times",
+        f"{_title(stage, time, _ROWS)} does not converge: counts grow, and"
+        f" in round {time[-1]} {row} is counted more than 2**63 - 1 times",
         hint="end the body with distinct() or an aggregate, so that copies do not add up; or"
         f" {bound}",
     )
 
 
-def _title(stage: str, time: Time) -> str:
-    """Returns the names of the stage and the loop, for messages."""
+def _title(stage: str, time: Time, error_class: str) -> str:
+    """Returns the names of the stage and the loop, with Spark's error class, for messages."""
     where = f" (inner loop, at {time[:-1]} of the loops around it)" if len(time) > 1 else ""
-    return f"{titled(stage)}: iterate{where}"
+    return f"{titled(stage)}: [{error_class}] iterate{where}"

@@ -39,6 +39,7 @@ from nosync_nb.operators.iterate.row_driver import FEW_ROWS, RowLoopRun, RowPlan
 from nosync_nb.rows.count_arithmetic import CountError
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch, Layout, Updates, arrange, concat_updates, merge
+from nosync_nb.trace.difference import difference, negated
 
 SMALL_WORK = 100_000
 """The maximum cost of a run from scratch, in rows, of a small loop. In a small loop following costs
@@ -321,20 +322,27 @@ class Loop(Operator):
         Emits their difference from the stored traces, or clears these first if that is smaller.
         """
         batches = [state.emitted() for state in run.states]
-        changed: list[Batch | None] = []
-        for old, new in zip(step.state, batches, strict=False):
-            parts = [_negated(part) for part in old.parts()]
-            parts += [] if new is None else [new]
-            changed.append(merge(old.layout, parts) if parts else None)
-        if _rows_count(changed) > _rows_count(batches):
+        changed: list[Batch | None] = [*batches]
+        parts = [*map(_difference_parts, step.state, batches)]
+        if sum(_rows_count(each) for each in parts) > _rows_count(batches):
             step.clear()
-            changed = batches
+        else:
+            changed = [
+                merge(old.layout, each) if each else None
+                for old, each in zip(step.state, parts, strict=False)
+            ]
         for number, batch in enumerate(changed):
             step.emitted[number] = batch
 
     def _difference(self, step: Step, run: LoopRun) -> Updates | None:
-        """Returns the result of a run from scratch minus the previous result."""
+        """Returns the result of a run from scratch minus the previous result.
+
+        If the rows are many, returns the result, and leaves the subtraction to the runner.
+        """
         before = () if step.held is None else step.held.parts()
+        if step.held is not None and step.held.rows_count > SMALL_CHANGE:
+            step.replace()
+            return concat_updates(run.output, self.types)
         return self._result([*(part.updates.negated() for part in before), *run.output])
 
     def _result(self, parts: Sequence[Updates]) -> Updates | None:
@@ -361,9 +369,17 @@ def _rests(mark: Trace) -> bool:
     return sum(int(part.diff.sum()) for part in mark.parts()) > 0
 
 
-def _negated(batch: Batch) -> Batch:
-    columns, khash, rhash = batch.columns, batch.khash, batch.rhash
-    return Batch(batch.layout, columns, khash, rhash, -batch.diff, batch.code)
+def _difference_parts(old: Trace, new: Batch | None) -> list[Batch]:
+    """Returns the new rows of a trace minus the old ones, in batches without common rows."""
+    layers = [layer for layer in old.layers if layer.rows_count]
+    if new is not None and len(layers) == 1:
+        result = difference(old.layout, new, layers[0].parts)
+        if result is not None:
+            if result.removed is None:
+                return [new, *map(negated, layers[0].parts)]
+            return [result.added, result.removed]
+    parts = [*([] if new is None else [new]), *map(negated, old.parts())]
+    return [merge(old.layout, parts)] if parts else []
 
 
 def _rows_count(batches: Sequence[Batch | None]) -> int:

@@ -42,9 +42,15 @@ INTERVALS = "intervals"
 CODED = "coded"
 """Parts with dictionary-encoded columns: a reader that does not know these would report damage."""
 
-_CODED = part_file.CODED.encode()
+REMOVED = "removed"
+"""Parts whose counts are the opposite of those in their file: a reader that does not know these
+would add the rows that an epoch removes.
+"""
 
-KNOWN: frozenset[str] = frozenset((INTERVALS, CODED))
+_CODED = part_file.CODED.encode()
+_REMOVED = part_file.REMOVED.encode(), part_file.REMOVED_CODED.encode()
+
+KNOWN: frozenset[str] = frozenset((INTERVALS, CODED, REMOVED))
 """The features that this program knows. The original format 1 needs none of them."""
 
 
@@ -55,7 +61,8 @@ def required_features(catalog: Mapping[str, Any]) -> list[str]:
 
 def required_features_of_json(text: bytes) -> list[str]:
     """Returns the features that a reader of JSON with names of parts must know."""
-    return [CODED] if _CODED in text else []
+    needs = [CODED] if _CODED in text else []
+    return [*needs, REMOVED] if any(suffix in text for suffix in _REMOVED) else needs
 
 
 def _column_types(catalog: Mapping[str, Any]) -> Iterator[str]:

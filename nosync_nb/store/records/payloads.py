@@ -84,12 +84,12 @@ def encode_payload(
     needs: list[str] = []
     for number, kind, data in entries:
         pieces += _ENTRY.pack(number, kind, len(data)), data
-        if kind and kind != CLOCKS and not needs:
-            needs = json_text.required_features_of_json(bytes(data))
+        if kind and kind != CLOCKS:
+            needs += json_text.required_features_of_json(bytes(data))
     head = (
         meta
         if isinstance(meta, bytes)
-        else json_text.header_text(meta, needs)
+        else json_text.header_text(meta, [*dict.fromkeys(needs)])
         if meta or needs
         else b""
     )

@@ -71,7 +71,7 @@ class IntervalFragments(NamedTuple):
 
     Attributes:
         loose: the small batches.
-        whole: the large batches, each as parts that are disjoint and ascending in key hash.
+        whole: the large batches, each as parts without common rows.
     """
 
     loose: list[Batch]

@@ -6,7 +6,12 @@ columns are the data columns `c0, c1, ..`, then `khash`, `rhash` (omitted if it 
 distinct texts is stored as one-byte codes, and the header has the texts. The suffix of the file
 name is then `CODED`.
 
-A layer may have several parts, which are disjoint and ascending in key hash. Each has at most
+If an epoch removes all rows of a part, its frame does not contain them again. Their file gets a
+second name, a hard link that ends with `REMOVED`. A part of such a name has the rows of the file
+with opposite counts. It is shipped, verified and deleted by its own name, like any other part.
+
+A layer may have several parts, which are disjoint and ascending in key hash. Parts that remove the
+rows of other layers follow, and are in an order of their own. Each has at most
 `ROWS_MAX` rows and `BYTES_MAX` bytes, unless a single key hash has more: all rows of one key hash
 are in the same part.
 """
@@ -46,6 +51,12 @@ ROWS_MAX = 4 << 20
 BYTES_MAX = 1 << 30
 CODED = f"-coded{PART}"
 """The suffix of the file name of a part with coded columns."""
+
+REMOVED = f"-removed{PART}"
+"""The suffix of the file name of a part whose counts are the opposite of those in the file."""
+
+REMOVED_CODED = f"-removed{CODED}"
+"""The corresponding suffix of a part with coded columns."""
 
 CODED_ROWS = 4096
 """Parts with fewer rows have no coded columns, because codes would cost more than they save."""
@@ -116,6 +127,16 @@ class PartRef(NamedTuple):
     def from_frame(self) -> bool:
         """True if most of the rows came from a Spark DataFrame, or were computed from such rows."""
         return self.path.startswith(FRAME)
+
+    @property
+    def removes(self) -> bool:
+        """True if the counts of the part are the opposite of those in its file."""
+        return self.path.endswith((REMOVED, REMOVED_CODED))
+
+    @property
+    def contents(self) -> PartRef:
+        """The reference with only the sign of its counts as a name; equal for equal rows."""
+        return self._replace(path=REMOVED if self.removes else "")
 
 
 def refs_from_json(data: Iterable[Any]) -> tuple[PartRef, ...]:
@@ -192,7 +213,7 @@ def _stored_columns(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]
     """
     arrays, texts = [], {}
     for i, (column, type_) in enumerate(zip(batch.columns, batch.layout.types, strict=True)):
-        few = _encode_few_texts(column, type_)
+        few = encode_few_texts(column, type_)
         if few is None:
             arrays.append(store_file(column, type_))
         else:
@@ -201,7 +222,7 @@ def _stored_columns(batch: Batch) -> tuple[list[pa.Array], dict[str, list[str]]]
     return arrays, texts
 
 
-def _encode_few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
+def encode_few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
     """Dictionary-encodes a column with few distinct texts and many rows; None for any other."""
     if type_ != "string" or len(column) < CODED_ROWS:
         return None
@@ -211,17 +232,22 @@ def _encode_few_texts(column: Column, type_: str) -> pa.DictionaryArray | None:
 
 
 def write_parts(
-    folder: str, batches: Sequence[Batch], stem: str, *, files: Files = DISK
+    folder: str, batches: Iterable[Batch], stem: str, *, files: Files = DISK
 ) -> list[PartRef]:
     """Writes batches that are disjoint and ascending in key hash as parts of bounded size.
+
+    A batch is dropped before the next one is requested, so an iterator needs memory for one batch.
 
     Raises:
         DurabilityError: if the write fails; no usable file is left.
     """
     refs: list[PartRef] = []
     try:
-        for piece in (piece for batch in batches for piece in split(batch)):
-            refs.append(write_part(folder, piece, stem, files=files, sync_folder=False))
+        for batch in batches:
+            for piece in split(batch):
+                refs.append(write_part(folder, piece, stem, files=files, sync_folder=False))
+                del piece
+            del batch
         if refs:
             files.sync_folder(folder)
     except BaseException:
@@ -232,7 +258,7 @@ def write_parts(
 
 
 def write_and_release(
-    folder: str, batches: Sequence[Batch], layout: Layout, stem: str, *, files: Files = DISK
+    folder: str, batches: Iterable[Batch], layout: Layout, stem: str, *, files: Files = DISK
 ) -> tuple[list[Batch], list[PartRef]]:
     """Writes batches with `write_parts`, and maps the files, so that memory can be released.
 
@@ -247,6 +273,36 @@ def write_and_release(
         for ref in refs:
             files.unlink(checked_path_within(folder, ref.path))
         raise
+
+
+def link_removed(
+    folder: str, refs: Sequence[PartRef], stem: str, *, files: Files = DISK
+) -> list[PartRef]:
+    """Gives parts a second name, under which they have opposite counts; no row is written.
+
+    The caller syncs the folder.
+
+    Args:
+        refs: parts in this folder, none of which has opposite counts already.
+
+    Raises:
+        DurabilityError: if a link fails, for example because the file system has no hard links; no
+            link is left.
+    """
+    linked: list[PartRef] = []
+    try:
+        for ref in refs:
+            assert not ref.removes
+            first = f"{FRAME}{stem}" if ref.from_frame else stem
+            path = _unique_name(first, REMOVED_CODED if ref.path.endswith(CODED) else REMOVED)
+            source = checked_path_within(folder, ref.path)
+            files.link(source, checked_path_within(folder, path))
+            linked.append(ref._replace(path=path))
+    except BaseException:
+        for ref in linked:
+            files.unlink(checked_path_within(folder, ref.path))
+        raise
+    return linked
 
 
 def split(batch: Batch, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> Iterator[Batch]:
@@ -316,7 +372,7 @@ def _identity(folder: str, ref: PartRef, files: Files) -> tuple[Any, ...] | None
     Returns None if the identity is unknown.
     """
     own = files.identity(checked_path_within(folder, ref.path))
-    return None if own is None else (*own, *ref._replace(path=""))
+    return None if own is None else (*own, *ref.contents)
 
 
 def _map_part(
@@ -349,6 +405,8 @@ def _map_part(
     rhash = buffers.numbers(extra["rhash"], np.uint64) if "rhash" in extra else khash
     diff = buffers.numbers(extra["diff"], np.int64) if "diff" in extra else _all_ones(n)
     code = buffers.numbers(extra["code"], np.uint64) if "code" in extra else None
+    if ref.removes:
+        diff = -diff if diff.strides[0] else np.broadcast_to(-diff[:1], n)
     batch = Batch(layout, columns, khash, rhash, diff, code)
     if n and (int(khash[0]), int(khash[-1]) + 1) != (ref.low, ref.high):
         raise damaged_file_error(folder, ref.path, "its hashes are not in the range the log names")

@@ -6,6 +6,8 @@ test_operators.py compares each kind with the model.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +24,7 @@ from nosync_nb import Collection, ExpressionError, Input, SchemaError, Session, 
 from nosync_nb.collections.session_protocol import definition_of
 from nosync_nb.operators import join, multiway_join
 from nosync_nb.operators.multiway_join import LookupKey, MultiwayJoin
+from nosync_nb.rows import buffers
 
 KINDS = ("inner", "left", "right", "full", "semi", "anti")
 pytestmark = pytest.mark.usefixtures("no_disk")
@@ -248,6 +251,32 @@ def test_cross_join_pairs_all_rows(data: st.DataObject) -> None:
         build,
         lambda a, b: model.summed(((*x, *y), n * m) for x, n in a.items() for y, m in b.items()),
     )
+
+
+def test_objects_of_row_with_many_partners_are_converted_once(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = session.input("a", "x int"), session.input("b", "y decimal(9,2), z decimal(9,2)")
+    with pytest.warns(UserWarning, match="cross"):
+        pairs = a.join(b, how="cross")
+    over = session.stage("over", pairs.filter("x > z").select("x", "y"))
+    sizes, convert = [], buffers.arrow_from_list
+
+    def counted(values: Sequence[Any], type_: Any) -> Any:
+        sizes.append(len(values))
+        return convert(values, type_)
+
+    a.insert([(i,) for i in range(3000)])
+    b.insert([(Decimal("0.50"), Decimal("2900.00"))])
+    session.commit()
+    monkeypatch.setattr(buffers, "arrow_from_list", counted)
+    a.insert([(3000,)])
+    b.remove([(Decimal("0.50"), Decimal("2900.00"))])
+    b.insert([(Decimal("0.75"), Decimal("2990.00"))])
+    session.commit()
+    assert sizes
+    assert max(sizes) <= 64
+    assert count(over) == {(x, Decimal("0.75")): 1 for x in range(2991, 3001)}
 
 
 def test_large_cross_join_is_refused_and_epoch_stays_open(
