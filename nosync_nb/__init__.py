@@ -5,6 +5,7 @@ from sys import modules
 from types import ModuleType
 
 from nosync_nb.collections.collection import Collection
+from nosync_nb.collections.position import Position
 from nosync_nb.errors import (
     CorruptLogError,
     DivergenceError,
@@ -47,6 +48,7 @@ __all__ = [
     "NosyncError",
     "OutOfMemoryError",
     "OutcomeUnknownError",
+    "Position",
     "RecoveryReport",
     "SchemaError",
     "Session",

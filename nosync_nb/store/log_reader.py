@@ -107,7 +107,13 @@ def recover_state(
             ledger, store.tail, store.epoch, written, store.log.durable
         )
         if written is None:
-            empty = Snapshot(VersionState(epoch, {}), Graph(), {}, visible_columns(store.history))
+            empty = Snapshot(
+                VersionState(epoch, {}),
+                Graph(),
+                {},
+                visible_columns(store.history),
+                ledger.incarnation,
+            )
             return RecoveredState(store, ledger, empty)
         trust = catalog_trust(store, written)
         describe = describe or partial(described, store.log.id)
@@ -116,7 +122,8 @@ def recover_state(
         hidden_columns(store.history, named_logs(graph), catalog)
         store.remember(graph, store.changes)
         version = VersionState(epoch, store.restored(graph))
-        snapshot = Snapshot(version, graph, catalog, visible_columns(store.history))
+        past = visible_columns(store.history)
+        snapshot = Snapshot(version, graph, catalog, past, ledger.incarnation)
         return RecoveredState(store, ledger, snapshot, data, written, trust)
 
 
@@ -135,7 +142,9 @@ def follow_frames(before: RecoveredState, tail: list[FrameContent]) -> Recovered
     store.remember(graph, changes)
     version = VersionState(epoch, store.followed_by(graph, last.version, last.graph, changes))
     return before._replace(
-        snapshot=Snapshot(version, graph, catalog, visible_columns(store.history))
+        snapshot=Snapshot(
+            version, graph, catalog, visible_columns(store.history), ledger.incarnation
+        )
     )
 
 

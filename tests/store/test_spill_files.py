@@ -26,7 +26,7 @@ from nosync_nb.session.state.transactions import PendingInputChanges
 from nosync_nb.session.state.worker import BackgroundWorker
 from nosync_nb.session.writes import ingest
 from nosync_nb.store import store
-from nosync_nb.store.log import Position
+from nosync_nb.store.log import FramePosition
 from nosync_nb.store.records import payloads
 from nosync_nb.store.store import Store
 from nosync_nb.trace.parts import part_file
@@ -115,7 +115,7 @@ def test_spilled_log_has_the_same_bytes(
             log = log_of(session)
             append = log.append
 
-            def noted(kind: int, payload: bytes) -> Position:
+            def noted(kind: int, payload: bytes) -> FramePosition:
                 frames.append(decoded_frame(payload))
                 return append(kind, payload)
 

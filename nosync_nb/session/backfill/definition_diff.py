@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.equivalence import is_equivalent
 from nosync_nb.collections.functions.closure import UnavailableFunction
 from nosync_nb.dataflow.graph import UNMADE, changed_items
 from nosync_nb.dataflow.schema_adaptation import adapted_to_schemas, columns_kept
@@ -220,7 +221,13 @@ def _is_same(
     if not all(ref.name in catalog and catalog[ref.name].schema == ref.schema for ref in tree.refs):
         return False
     prints = {name: catalog[name].fingerprint for name in tree.references}
-    return stage.current_fingerprint(prints) == old.fingerprint
+    if stage.current_fingerprint(prints) == old.fingerprint:
+        return True
+    if old.definition is None or {*old.definition.references} != prints.keys():
+        return False
+    if old.current_fingerprint(prints) != old.fingerprint:
+        return False
+    return is_equivalent(old.definition, tree, prints)
 
 
 def _demoted_options(old: Stage, tree: Definition, options: StageOptions) -> StageOptions:
@@ -232,7 +239,7 @@ def _demoted_options(old: Stage, tree: Definition, options: StageOptions) -> Sta
     if not old.options.demoted or old.signer is not None:
         return options
     names = {name: name for each in (tree, old.definition) for name in each.references}
-    if tree.fingerprint(names) != old.definition.fingerprint(names):
+    if not is_equivalent(tree, old.definition, names):
         return options
     return replace(options, nondeterministic=True, demoted=True)
 

@@ -377,7 +377,9 @@ class BackfillExecutor:
         retired = _spilled_files(past) | self._unused_files(
             version, history, change if only_dropped else None
         )
-        after = Snapshot(version, graph, catalog, visible_columns(history))
+        after = Snapshot(
+            version, graph, catalog, visible_columns(history), publisher.snapshot.rewinds
+        )
         record = publisher.definition_redo(
             after, logs, history, runner, sealed, retired, past,
             work=work, names=names, outcome=outcome,

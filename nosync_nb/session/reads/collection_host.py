@@ -5,17 +5,19 @@ It implements `collections/session_protocol.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from nosync_nb.collections import loops
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explain_output import ExplainOutput
+from nosync_nb.collections.position import Position
 from nosync_nb.collections.readable import refuse_negative, result_title
 from nosync_nb.collections.session_protocol import ResolvedEpoch, Stopped
 from nosync_nb.dataflow.snapshot import trace_at
 from nosync_nb.errors import CorruptLogError, NegativeMultiplicityError, TimeError
+from nosync_nb.session.reads.compare import inferred_key
 from nosync_nb.session.reads.log_follower import LogFollower
 from nosync_nb.session.reads.reader import SnapshotReader
 from nosync_nb.session.state.limits import UserLimits
@@ -197,6 +199,14 @@ class SessionHost:
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Returns the net changes of the epochs in `(after, upto]`, consolidated."""
         return self._following(lambda: self._reader.changes(definition, after, upto))
+
+    def key(self, definition: Definition) -> Sequence[int] | None:
+        """Returns the positions of the columns that identify a row; None if no key is known."""
+        return inferred_key(self._publisher.snapshot, definition)
+
+    def position(self, definition: Definition) -> Position:
+        """Returns the position of a named collection at its last epoch."""
+        return self._following(lambda: self._reader.position_of(definition))
 
     def history(self, definition: Definition) -> list[range]:
         """Returns the readable epochs, as ranges."""

@@ -121,7 +121,7 @@ class CompareService:
         """
         definition, host = definition_of("changes", collection), session_of(collection)
         changes = host.changes(definition, after, upto)
-        key = _inferred_key(self._publisher.snapshot, definition) if host is self._host else None
+        key = inferred_key(self._publisher.snapshot, definition) if host is self._host else None
         return first_row_changes(changes, collection.schema, key or (), limit)
 
     def _matching_places(
@@ -136,7 +136,7 @@ class CompareService:
             return tuple(map(schema.index, [by] if isinstance(by, str) else by))
         if one.host is not self._host:
             return None
-        key = _inferred_key(self._publisher.snapshot, one.definition)
+        key = inferred_key(self._publisher.snapshot, one.definition)
         if key is None or not all(place in one.places for place in key):
             return None
         return tuple(one.places.index(place) for place in key)
@@ -245,7 +245,7 @@ def _changes_between(read: _ResolvedSide, after: int, upto: int, schema: Schema)
     return restricted_comparison(changed, read.places, schema.types)
 
 
-def _inferred_key(snapshot: Snapshot, definition: Definition) -> Key:
+def inferred_key(snapshot: Snapshot, definition: Definition) -> Key:
     """Returns the key columns of a definition, inferred through the stages that it reads."""
     reads: dict[str, tuple[str, ...]] = {}
     waiting = list(definition.references)

@@ -17,6 +17,7 @@ from typing import Any
 from nosync_nb import rows
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explain_output import ExplainOutput
+from nosync_nb.collections.position import Epoch, Position
 from nosync_nb.collections.session_protocol import Stopped
 from nosync_nb.dataflow.compiler import Compiler
 from nosync_nb.dataflow.graph import Graph
@@ -31,9 +32,11 @@ from nosync_nb.dataflow.snapshot import (
 )
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.expressions import statement_clock
 from nosync_nb.operators import Evaluate
 from nosync_nb.rows import Schema
 from nosync_nb.session.reads.explain import explain_collection
+from nosync_nb.session.reads.position_changes import PositionReader
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.transactions import Transactions
 from nosync_nb.spark.sql_settings import SparkTypes
@@ -61,11 +64,19 @@ class SnapshotReader:
         self._definition_names = publisher.definition_names
         self._types = types
         self._evaluate = evaluate
+        self._positions = PositionReader(publisher)
 
     def epoch(self, at: Any, snapshot: Snapshot) -> int:
-        """Returns the number of the epoch that `at` names; `None` means the last one."""
+        """Returns the number of the epoch that `at` names; `None` means the last one.
+
+        Raises:
+            TimeError: there is no such epoch, or a rewind has undone it.
+        """
         if at is None:
             return snapshot.epoch
+        if isinstance(at, Position | Epoch):
+            self._positions.check_not_undone(snapshot, at)
+            at = at.epoch if isinstance(at, Position) else int(at)
         return self._publisher.ledger.resolve(at, snapshot.epoch)
 
     def read(self, definition: Definition, at: Any) -> Batch:
@@ -140,6 +151,12 @@ class SnapshotReader:
         )
         assert node.log is not None
         last = snapshot.last(stage) if upto is None else self.epoch(upto, snapshot)
+        if isinstance(after, Epoch):
+            after = self._positions.epoch_position(snapshot, name, after)
+        if isinstance(after, Position):
+            if not self._positions.is_current(snapshot, name, after):
+                return self._positions.changes(snapshot, name, after, last)
+            after = after.epoch
         first = None if after is None else self.epoch(after, snapshot)
         check_epoch(snapshot, stage, last)
         if first is not None:
@@ -148,6 +165,17 @@ class SnapshotReader:
         else:
             found = snapshot.history.state(node.log, last)
         return total_of(found, node.log_layout)
+
+    def position_of(self, definition: Definition) -> Position:
+        """Returns the position of a named collection at its last epoch."""
+        snapshot = self._publisher.snapshot
+        name = self._definition_names.name_of(definition)
+        if name is None:
+            raise StageError(
+                "an unnamed collection has no position", hint="name it: session.stage('name', c)"
+            )
+        same_columns_definition(snapshot, name, definition.schema)
+        return self._positions.position(snapshot, name)
 
     def history_of(self, definition: Definition) -> list[range]:
         """Returns the readable epochs of a collection."""
@@ -216,7 +244,8 @@ class SnapshotReader:
             {**catalog, "": Stage("", definition.schema, definition)}
         )
         runner = Runner(graph, self._evaluate)
-        draft = runner.first_run(VersionState(epoch, traces), existing)
+        with statement_clock():
+            draft = runner.first_run(VersionState(epoch, traces), existing)
         node = graph.nodes[next(reversed(graph.nodes))]
         for number in node.traces.values():
             trace = draft.traces.get(number)

@@ -143,7 +143,7 @@ def _fetch_note(left: MissingSummary) -> list[str]:
 
 def _recovery_report(recovered: RecoveredState, lost: range) -> RecoveryReport:
     """Returns the report of an opening at which the epochs `lost` are missing."""
-    log, (version, _, catalog, _) = recovered.store.log, recovered.snapshot
+    log, (version, _, catalog, *_) = recovered.store.log, recovered.snapshot
     removed = removed_limits(recovered.data)
     stages, reasons = _stage_statuses(catalog)
     return RecoveryReport(

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.position import Epoch
 from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.runtime.epoch_result import EpochResult, StageWork, VersionState
 from nosync_nb.dataflow.runtime.runner import Runner
@@ -46,7 +47,7 @@ from nosync_nb.store import retention_policy
 from nosync_nb.store.catalog import signature
 from nosync_nb.store.catalog.epoch_index import EpochIndex, EpochRecord, RewindMark, last_epoch_note
 from nosync_nb.store.durability import DefinitionOffset
-from nosync_nb.store.log import Position
+from nosync_nb.store.log import FramePosition
 from nosync_nb.store.log_reader import RecoveredState
 from nosync_nb.store.retention_policy import Retention
 from nosync_nb.store.store import Store
@@ -90,7 +91,7 @@ class Publisher:
         self.snapshot = Snapshot(VersionState(0, {}), Graph(), {}, visible_columns(store.history))
         self.described: Catalog = {}
         self.runner = Runner(self.snapshot.graph)
-        self.position: Position | None = None
+        self.position: FramePosition | None = None
         self.catalog: Mapping[str, Any] = {}
         self.digest = b""
         self.defined: Mapping[int, DefinitionOffset] = {}
@@ -105,6 +106,11 @@ class Publisher:
     def last_epoch(self) -> int:
         """The last epoch."""
         return self.snapshot.version.epoch
+
+    @property
+    def numbered_epoch(self) -> Epoch:
+        """The last epoch, as a number that remembers which epoch it denotes."""
+        return self.snapshot.numbered_epoch(self.store.log.id.hex())
 
     @property
     def retention(self) -> Retention:
@@ -224,10 +230,10 @@ class Publisher:
         assert written == record.definition.position
         self._writer_lock.finish()
 
-    def next(self) -> Position:
+    def next(self) -> FramePosition:
         """Returns the position of the next frame."""
         head = self.store.log.head
-        return Position(head.seq + 1, head.offset)
+        return FramePosition(head.seq + 1, head.offset)
 
     def redefined(self, catalog: Mapping[str, Any]) -> Mapping[int, DefinitionOffset]:
         """Returns, by log, the frames that define named collections after a definition.
@@ -238,7 +244,7 @@ class Publisher:
             self.defined, self.catalog, catalog, self.next().seq
         )
 
-    def is_in_log(self, position: Position) -> bool:
+    def is_in_log(self, position: FramePosition) -> bool:
         """Returns True if a frame is in the log, after publishing it to readers of the log."""
         log = self.store.log
         if log.head.seq < position.seq:
@@ -343,7 +349,9 @@ class Publisher:
         if runner is not None:
             self.runner = runner
         self.described = catalog
-        self.snapshot = Snapshot(version, graph, catalog, visible_columns(self.store.history))
+        self.snapshot = Snapshot(
+            version, graph, catalog, visible_columns(self.store.history), self.ledger.incarnation
+        )
 
 
 def files_of(version: VersionState) -> set[str]:
@@ -406,7 +414,7 @@ class EpochRedo(NamedTuple):
     meta: Mapping[str, Any]
     utc: float
     transaction: Transaction
-    position: Position
+    position: FramePosition
     retired: frozenset[str]
     stats: Mapping[str, int]
 
@@ -436,7 +444,7 @@ class DefinitionRedo(NamedTuple):
     """
 
     publisher: Publisher
-    position: Position
+    position: FramePosition
     snapshot: Snapshot
     logs: Mapping[int, str]
     history: History

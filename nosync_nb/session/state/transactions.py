@@ -279,6 +279,8 @@ def _effect_on_contents(
         if not old:
             return target.updates
         now = merge(trace.layout, old)
+        if not len(target):
+            return now.updates.negated()
         return arrange(
             layout, concat_updates([target.updates, now.updates.negated()], layout.types)
         ).updates

@@ -93,9 +93,9 @@ class BranchService:
         """
         store, number = self._publisher.store, incarnation
         names = branches.branch_names(store.files, store.path)
-        while f"before-rewind-{number}" in names:
+        while f"{branches.BACKUP_PREFIX}{number}" in names:
             number += 1
-        name = f"before-rewind-{number}"
+        name = f"{branches.BACKUP_PREFIX}{number}"
         replicas = ReplicaConfig()
         with suppress(SchemaError):  # its name is too long for a bucket, so it stays local
             replicas = self._replicas(name)

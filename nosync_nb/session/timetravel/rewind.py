@@ -262,7 +262,8 @@ class RewindService:
         needed = files_of(publisher.snapshot.version) | store.history.files()
         spilled = {ref.path for _, _, change in draft.logged for ref in change.refs}
         retired = frozenset(needed | spilled) - files_of(version) - history.files()
-        after = Snapshot(version, graph, point.catalog, visible_columns(history))
+        rewinds = publisher.ledger.incarnation + 1
+        after = Snapshot(version, graph, point.catalog, visible_columns(history), rewinds)
         record = publisher.definition_redo(
             after, logs, history, runner, sealed, retired, [draft], outcome=outcome
         )

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from nosync_nb.collections.position import Epoch
 from nosync_nb.dataflow.runtime.delta import Delta
 from nosync_nb.dataflow.runtime.epoch_result import ENDLESS, EpochResult
 from nosync_nb.dataflow.snapshot import Snapshot
@@ -143,11 +144,11 @@ class CommitService:
         before, started = self._publisher.last_epoch, time.perf_counter()
         self._worker.stir()
         try:
-            draft, seq, unused = self._commit_locked(transaction, label)
+            draft, seq, unused, epoch = self._commit_locked(transaction, label)
         except CorruptLogError as error:
             if self._publisher.last_epoch != before:  # an epoch is committed, perhaps this one
                 raise
-            draft, seq, unused = self._repairs.again(
+            draft, seq, unused, epoch = self._repairs.again(
                 error, lambda: self._commit_locked(transaction, label)
             )
         try:
@@ -164,7 +165,7 @@ class CommitService:
         if self._worker.failures.unreported:
             self._worker.failures.report()
         self._worker.stir()
-        epoch, large = draft.epoch, draft.largest == ENDLESS
+        large = draft.largest == ENDLESS
         del draft  # because it keeps alive the memory to give back
         if large:
             self._maintenance.plan_giving_back()
@@ -172,8 +173,8 @@ class CommitService:
 
     def _commit_locked(
         self, transaction: Transaction, label: str | None
-    ) -> tuple[EpochResult, int, set[str]]:
-        """Commits a transaction; returns the epoch result, its frame, and unused files."""
+    ) -> tuple[EpochResult, int, set[str], Epoch]:
+        """Commits a transaction; returns the epoch result, its frame, unused files, and epoch."""
         writer_lock, publisher = self._writer_lock, self._publisher
         with writer_lock.lock:
             writer_lock.finish()
@@ -189,7 +190,7 @@ class CommitService:
                 seq = publisher.epoch(draft, meta, transaction)
                 if unused:
                     unused -= publisher.named_files
-                return draft, seq, unused
+                return draft, seq, unused, publisher.numbered_epoch
             except BaseException as error:
                 writer_lock.finish()
                 if before is not None and publisher.last_epoch > before:

@@ -114,6 +114,7 @@ def _check_stage(data: Any, epoch: int, numbers: int, frozen: AbstractSet[str]) 
     _check_number(data.get("scaled", 0), f"{what}: its epoch at replicas", epoch)
     check_text(data["uid"], f"{what}: its uid")
     check_text(data["fingerprint"], f"{what}: its fingerprint")
+    check_text(data.get("origin", ""), f"{what}: its table in Spark")
     if not signature.is_key_id(data.get("signer", "")):
         raise _invalid(f"{what}: its signer is not a key")
     _check_options(data["options"], what)

@@ -23,7 +23,7 @@ from nosync_nb.errors import CorruptLogError, DurabilityError
 from nosync_nb.files.filesystem import File, Files, close_all
 from nosync_nb.store.log import checkpoint, frames, recovery, segments
 from nosync_nb.store.log.checkpoint import HEADER_BYTES
-from nosync_nb.store.log.frames import Frame, Mark, Position, check_frame
+from nosync_nb.store.log.frames import Frame, FramePosition, Mark, check_frame
 from nosync_nb.store.log.segments import Chain, Segment
 
 FIRST_BYTES = 1 << 12
@@ -84,7 +84,7 @@ def first_retained(files: Files, folder: str, head: Mark) -> Frame | None:
         if not retained or retained[0].start.offset >= head.offset:
             return None
         start = retained[0].start
-        position, at = Position(start.seq + 1, start.offset), retained[0].local(start.offset)
+        position, at = FramePosition(start.seq + 1, start.offset), retained[0].local(start.offset)
         with closing(files.open(os.path.join(folder, retained[0].name))) as file:
             frame = check_frame(file.read_at(at, FIRST_BYTES), position)
             if isinstance(frame, int):
@@ -153,7 +153,7 @@ class FrameReader:
         self._open_files: OrderedDict[str, File] = OrderedDict()
         self._lock = Lock()
 
-    def frame(self, position: Position, live: Sequence[Segment]) -> Frame:
+    def frame(self, position: FramePosition, live: Sequence[Segment]) -> Frame:
         """Reads and verifies the frame at `position`.
 
         Args:
@@ -166,7 +166,7 @@ class FrameReader:
         """
         return self._read(position, live, _frame_at)
 
-    def mark(self, position: Position, live: Sequence[Segment]) -> Mark:
+    def mark(self, position: FramePosition, live: Sequence[Segment]) -> Mark:
         """Returns the mark after the frame at `position`; does not read a large payload.
 
         Raises:
@@ -176,9 +176,9 @@ class FrameReader:
 
     def _read(
         self,
-        position: Position,
+        position: FramePosition,
         live: Sequence[Segment],
-        read: Callable[[File, int, Position], Read],
+        read: Callable[[File, int, FramePosition], Read],
     ) -> Read:
         """Calls `read` with the file of a frame and the offset in it; errors name both."""
         with self._lock:
@@ -235,7 +235,7 @@ class FrameReader:
         return file
 
 
-def _frame_at(file: File, at: int, position: Position) -> Frame:
+def _frame_at(file: File, at: int, position: FramePosition) -> Frame:
     frame = check_frame(file.read_at(at, _FIRST_READ_BYTES), position)
     if isinstance(frame, int):
         frame = check_frame(file.read_at(at, frame), position)
@@ -244,7 +244,7 @@ def _frame_at(file: File, at: int, position: Position) -> Frame:
     return frame
 
 
-def _mark_at(file: File, at: int, position: Position) -> Mark:
+def _mark_at(file: File, at: int, position: FramePosition) -> Mark:
     """Reads the mark after the frame at an offset, from its header and its trailer."""
     size = frames.size_of(file.read_at(at, frames.HEADER_BYTES), position)
     trailer = file.read_at(at + size - frames.TRAILER_BYTES, frames.TRAILER_BYTES)

@@ -44,7 +44,7 @@ _TRAILER = struct.Struct("<16sI4s")
 _PADDING = tuple(bytes(-length % 8) for length in range(8))
 
 
-class Position(NamedTuple):
+class FramePosition(NamedTuple):
     """The position of a frame: its number, and the offset of its first byte in the stream."""
 
     seq: int
@@ -62,7 +62,7 @@ class Mark(NamedTuple):
 class Frame(NamedTuple):
     """A verified frame; a large payload is a view of the buffer that it was read into."""
 
-    position: Position
+    position: FramePosition
     kind: int
     payload: bytes | memoryview
     generation: int
@@ -172,7 +172,7 @@ def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Da
         digest = running.digest()
         if unpack_end(view, end) != (digest, crc32(payload), _END):
             return frames, _damage(data, at, before=Mark(seq, offset, chain))
-        position = new(Position, (number, offset))
+        position = new(FramePosition, (number, offset))
         chain, seq, generation_min = digest, number, generation
         offset += end + TRAILER_BYTES - at
         after = new(Mark, (seq, offset, chain))
@@ -180,7 +180,7 @@ def scan_buffer(data: bytes, origin: int, before: Mark) -> tuple[list[Frame], Da
     return frames, None
 
 
-def check_frame(data: bytes, position: Position) -> Frame | int:
+def check_frame(data: bytes, position: FramePosition) -> Frame | int:
     """Reads the frame at the beginning of `data`, without its predecessor.
 
     The checksums of the frame are verified. Its digest is returned as stored, because the chain
@@ -204,7 +204,7 @@ def check_frame(data: bytes, position: Position) -> Frame | int:
     return Frame(position, kind, payload, generation, Mark(seq, offset + need, digest))
 
 
-def size_of(data: bytes, position: Position) -> int:
+def size_of(data: bytes, position: FramePosition) -> int:
     """Returns the size in bytes of the frame whose header is at the beginning of `data`.
 
     Raises:
@@ -213,7 +213,7 @@ def size_of(data: bytes, position: Position) -> int:
     return frame_bytes(_read_header(data, position)[1])
 
 
-def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
+def mark_after(trailer: bytes, position: FramePosition, size: int) -> Mark:
     """Returns the mark after a frame of `size` bytes, from its trailer alone.
 
     Raises:
@@ -227,7 +227,7 @@ def mark_after(trailer: bytes, position: Position, size: int) -> Mark:
     return Mark(position.seq, position.offset + size, digest)
 
 
-def _read_header(data: bytes, position: Position) -> tuple[int, int, int]:
+def _read_header(data: bytes, position: FramePosition) -> tuple[int, int, int]:
     """Returns the kind, the length of the payload and the generation of the frame in `data`."""
     header = _decode_header(data, 0)
     if header is None or header[6:8] != position:
@@ -268,7 +268,7 @@ def digest(chain: bytes, frame: bytes) -> bytes:
     return running.digest()
 
 
-def continues_after(data: bytes, origin: int, behind: int) -> Position | None:
+def continues_after(data: bytes, origin: int, behind: int) -> FramePosition | None:
     """Returns the position of the first frame after a damaged offset whose header is valid.
 
     A valid header matches its checksum and its offset.
@@ -281,7 +281,7 @@ def continues_after(data: bytes, origin: int, behind: int) -> Position | None:
     while at >= 0:
         header = _decode_header(data, at)
         if header is not None and header[7] == origin + at:
-            return Position(header[6], header[7])
+            return FramePosition(header[6], header[7])
         at = data.find(MAGIC, at + 1)
     return None
 
@@ -332,7 +332,7 @@ def bytes_needed(data: bytes, end: Mark) -> int:
     Returns 0 if the frame is complete, or if the bytes are not the beginning of a frame.
     """
     try:
-        need = check_frame(data, Position(end.seq + 1, end.offset))
+        need = check_frame(data, FramePosition(end.seq + 1, end.offset))
     except CorruptLogError:
         return 0
     return need if isinstance(need, int) else 0

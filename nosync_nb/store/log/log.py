@@ -27,7 +27,7 @@ from nosync_nb.store.log import fencing as generation
 from nosync_nb.store.log import owner as owners
 from nosync_nb.store.log.fencing import ControlBlock, WriterLease
 from nosync_nb.store.log.frame_index import FrameReader
-from nosync_nb.store.log.frames import Frame, Mark, Position
+from nosync_nb.store.log.frames import Frame, FramePosition, Mark
 from nosync_nb.store.log.owner import HostIdentity, LogLocation, LogOwner
 from nosync_nb.store.log.recovery import Ask, RecoveredLog, catch_up_tail
 from nosync_nb.store.log.writer import Writer
@@ -216,7 +216,7 @@ class Log:
         """Releases the memory of the recovered frames."""
         self._tail = []
 
-    def append(self, kind: int, payload: bytes) -> Position:
+    def append(self, kind: int, payload: bytes) -> FramePosition:
         """Writes one frame to the page cache and publishes it, or publishes nothing.
 
         After an interrupt, the frame is either not in the log, or in the log; `publish_head` then
@@ -271,11 +271,11 @@ class Log:
         """Registers a function that the syncing thread calls with each new value of `durable`."""
         self._require_writer().on_durable(callback)
 
-    def read(self, position: Position) -> Frame:
+    def read(self, position: FramePosition) -> Frame:
         """Reads and verifies the frame at a position, even if it is old."""
         return self._frame_reader.frame(position, self._segments())
 
-    def write_checkpoint(self, payload: bytes, position: Position | None = None) -> None:
+    def write_checkpoint(self, payload: bytes, position: FramePosition | None = None) -> None:
         """Stores the state as of a frame durably; any thread may call it.
 
         The next opening begins there. Frames up to it are synced first. A checkpoint that could not

@@ -24,7 +24,7 @@ from nosync_nb.files.filesystem import File, Files, close_all
 from nosync_nb.store import threads
 from nosync_nb.store.log import frames, segments
 from nosync_nb.store.log.fencing import HEARTBEAT_S, WriterLease
-from nosync_nb.store.log.frames import Mark, Position
+from nosync_nb.store.log.frames import FramePosition, Mark
 from nosync_nb.store.log.segments import NEAR_FRAMES, SEGMENT_BYTES_MAX, Segment
 from nosync_nb.store.threads import SingleThread
 
@@ -98,7 +98,7 @@ class Writer:
         """The live segments since the log was opened, ascending."""
         return list(self._live)
 
-    def append(self, kind: int, payload: bytes) -> Position:
+    def append(self, kind: int, payload: bytes) -> FramePosition:
         """Writes one frame and publishes it, or publishes nothing.
 
         Raises:
@@ -134,7 +134,7 @@ class Writer:
                 self._idle = False
                 self._wake_up.notify()
             self._published = end
-        return Position(end.seq, head.offset)
+        return FramePosition(end.seq, head.offset)
 
     def publish_head(self) -> None:
         """Publishes the head and notifies the syncing thread, if an interrupted append did not."""

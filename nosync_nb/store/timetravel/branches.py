@@ -58,6 +58,8 @@ from nosync_nb.store.store import Store
 from nosync_nb.trace.history.history import History
 
 FOLDER = BRANCHES
+BACKUP_PREFIX = "before-rewind-"
+"""The names of branches with the epochs that a rewind has undone begin with this."""
 MAKING, DROPPED, LEFT = ".making-", ".dropped-", ".left-"
 IN_USE = ".in-use"
 

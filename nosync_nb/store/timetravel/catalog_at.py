@@ -259,7 +259,7 @@ class _EarlierGraph:
         version = VersionState(
             self.seen.epoch, {n: trace for n, trace in traces.items() if n not in self.moved}
         )
-        return Snapshot(version, graph, self.catalog, self.history)
+        return Snapshot(version, graph, self.catalog, self.history, self.seen.rewinds)
 
     def _mapped_node(self, node: Node) -> Node | None:
         """Returns a node at that epoch: the current one if it is unchanged, else one without state.

@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from nosync_nb.store.log import checkpoint, frames, segments
-from nosync_nb.store.log.frames import Damage, Frame, Mark, Position
+from nosync_nb.store.log.frames import Damage, Frame, FramePosition, Mark
 from nosync_nb.store.log.segments import Segment
 from nosync_nb.trace import checksums
 from nosync_nb.trace.checksums import FileDamage, Read, Watch
@@ -203,7 +203,7 @@ def _resume_mark(read: Read, segment: Segment, end: Mark, stop: int) -> Mark | N
     return None
 
 
-def _next_header(read: Read, segment: Segment, behind: int, stop: int) -> Position | None:
+def _next_header(read: Read, segment: Segment, behind: int, stop: int) -> FramePosition | None:
     """Returns the position of the next frame header after an offset; None if there is none.
 
     The pieces that are read overlap by one header, so that none is missed.
@@ -218,7 +218,9 @@ def _next_header(read: Read, segment: Segment, behind: int, stop: int) -> Positi
     return None
 
 
-def _computed_digest(read: Read, segment: Segment, end: Mark, position: Position) -> bytes | None:
+def _computed_digest(
+    read: Read, segment: Segment, end: Mark, position: FramePosition
+) -> bytes | None:
     """Returns the digest that a damaged frame should have, from its bytes.
 
     Returns None unless this frame alone lies between the mark and the next header.

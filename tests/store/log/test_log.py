@@ -19,8 +19,8 @@ from internals import words_of
 from nosync_nb.errors import CorruptLogError, DurabilityError, FencedError, TrustError
 from nosync_nb.files.filesystem import File, Files
 from nosync_nb.store.log import (
+    FramePosition,
     Log,
-    Position,
     checkpoint,
     frame_index,
     frames,
@@ -96,7 +96,7 @@ def test_old_frames_are_found_across_segments_and_openings(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 500)
-    positions: list[Position] = []
+    positions: list[FramePosition] = []
     for number in range(4):
         with open_log(path) as one:
             positions += [one.append(number, b"%d" % number * size) for size in (3, 300, 9000)]
@@ -136,7 +136,7 @@ def test_payload_above_limit_is_refused_before_writing(
     with open_log(path) as first:
         with pytest.raises(DurabilityError, match="larger than 100"):
             first.append(1, bytes(101))
-        assert first.append(1, bytes(100)) == Position(1, 0)
+        assert first.append(1, bytes(100)) == FramePosition(1, 0)
 
 
 def test_checkpoint_is_due_after_many_frames_or_bytes(
@@ -350,7 +350,7 @@ def test_two_checkpoints_are_retained(path: str) -> None:
     assert len(list(Path(path).glob("checkpoint-*"))) == 2
 
 
-def log_of_segments(path: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, list[Position]]:
+def log_of_segments(path: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, list[FramePosition]]:
     """A log of some thirty segments, with a checkpoint after every ten of its hundred frames."""
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 400)
     made = open_log(path)
@@ -547,7 +547,7 @@ def test_checkpoint_of_damaged_frame_is_refused(path: str, at: int) -> None:
 def test_wrong_position_raises_error(path: str) -> None:
     with open_log(path) as first:
         position = first.append(1, b"abc")
-        for wrong in (Position(2, 0), Position(1, 8), Position(1, 4096)):
+        for wrong in (FramePosition(2, 0), FramePosition(1, 8), FramePosition(1, 4096)):
             with pytest.raises(CorruptLogError):
                 first.read(wrong)
         assert first.read(position).payload == b"abc"
@@ -881,10 +881,10 @@ def test_reader_follows_without_lease(path: str, monkeypatch: pytest.MonkeyPatch
         assert [frame.payload for frame in reader.refresh()] == [b"30"]
         offset = 0
         for number in range(31):
-            frame = reader.read(Position(number + 1, offset))
+            frame = reader.read(FramePosition(number + 1, offset))
             assert frame.payload == b"%d" % number
             offset = frame.end.offset
-        assert reader.read(Position(1, 0)).payload == b"0"
+        assert reader.read(FramePosition(1, 0)).payload == b"0"
         assert reader.durable == 30
         other.sync()
         assert reader.durable == 31
