@@ -50,12 +50,18 @@ class Collection(Readable):
     def at(self, epoch: Any) -> CollectionAtEpoch:
         """The collection at an epoch, which later commits do not change.
 
+        It can be an argument of an operator or of `session.stage`, which copies its rows: at most
+        16 MiB compressed in the definition of a stage.
+
         Examples:
             >>> monday = flights.at("monday")
             >>> flights.clear(), session.commit()
             (3, 2)
             >>> len(flights), len(monday)
             (0, 3)
+            >>> monday_and_now = session.stage("both", flights.concat(monday))
+            >>> len(monday_and_now)
+            3
         """
         return CollectionAtEpoch(self, self._host.pinpoint(epoch))
 

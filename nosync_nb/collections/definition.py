@@ -20,7 +20,9 @@ from typing import Any, TypeVar
 from nosync_nb.collections.functions.closure import CapturedFunction, Function
 from nosync_nb.collections.functions.fingerprint import definition_fingerprint
 from nosync_nb.errors import SchemaError, StageError
+from nosync_nb.operators.constant import LABELS, constant_arguments
 from nosync_nb.rows import Field, Schema
+from nosync_nb.trace.batch import Updates
 
 SEMANTICS = 2  # incremented when an operator changes its results
 
@@ -207,10 +209,11 @@ class Definition:
         return self._known[1]
 
     def _print(self, below: Mapping[int, str]) -> str:
+        labels = LABELS if self.op == "constant" else ()
         return definition_fingerprint(
             {
                 "op": self.op,
-                "params": self.params,
+                "params": {k: v for k, v in self.params.items() if k not in labels},
                 "schema": list(self.schema.fields),
                 "functions": [c.identity for c in self.captured],
                 "inputs": [below[id(i)] for i in self.inputs],
@@ -275,6 +278,14 @@ class Definition:
 def reference_to(name: str, schema: Schema) -> Definition:
     """Returns a reference to the input or stage with a name and its columns."""
     return Definition("ref", schema, (), {"name": name})
+
+
+def constant_definition(schema: Schema, rows: Updates, table: str, epoch: int) -> Definition:
+    """Returns a definition of rows that never change: those of a table at an epoch.
+
+    Cost: O(n log n) for n rows.
+    """
+    return Definition("constant", schema, (), constant_arguments(schema.types, rows, table, epoch))
 
 
 def with_replaced_parts(tree: Definition, by_id: Mapping[int, Definition]) -> Definition:

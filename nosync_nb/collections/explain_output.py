@@ -209,6 +209,7 @@ def _top(part: Definition) -> str:
     k, offset = part.params["k"], part.params["offset"]
     what = "rank rows" if k is None else f"first {k:,}" if k != 1 else "first row"
     after = f" after {offset:,}" if offset else ""
+    after += " with ties" if part.params.get("ties") else ""
     order = _ordered(part)
     return f"{what}{after}{_keys_phrase(part)}{', ordered by ' + order if order else ''}"
 
@@ -286,6 +287,10 @@ _WORDS = {
 _PHRASES: dict[str, Callable[[Definition], str]] = {
     "aggregate": _aggregate,
     "asof": _asof,
+    "constant": lambda part: (
+        f"rows of {part.params['table']} at epoch {part.params['epoch']}, copied once:"
+        f" {part.params['count']:,}"
+    ),
     "explode": _explode,
     "filter": _filter,
     "iterate": _loop,

@@ -76,8 +76,12 @@ def first_rows_definition(
     types: SparkTypeResolver,
     *,
     rank: str | None = None,
+    ties: bool = False,
 ) -> Definition:
     """Builds the first rows of each group, with their rank if `rank` names a column for it.
+
+    Args:
+        ties: True to select all rows with a rank of at most `k`.
 
     See `Grouped.top` and `Grouped.rank`.
     """
@@ -96,6 +100,8 @@ def first_rows_definition(
         result.append(Field(rank, "int"))
     params = {"keys": keys, "by": order, "width": width, "k": k, "offset": offset}
     params["rank"] = rank is not None
+    if ties:
+        params["ties"] = True
     return source.then("order", coded, {"by": order}).then("top", Schema(result), params)
 
 

@@ -17,17 +17,25 @@ retained.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from nosync_nb import rows
-from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.change_images import image_columns, images_table
+from nosync_nb.collections.definition import Definition, constant_definition
 from nosync_nb.collections.explain_output import ExplainOutput
+from nosync_nb.collections.position import Position
 from nosync_nb.collections.row_expressions import ordered_by
-from nosync_nb.collections.session_protocol import ResolvedEpoch, SessionBound, Stopped, session_of
+from nosync_nb.collections.session_protocol import (
+    ResolvedEpoch,
+    SessionBound,
+    Stopped,
+    definition_of,
+    session_of,
+)
 from nosync_nb.errors import (
     MisuseError,
     NegativeMultiplicityError,
@@ -317,14 +325,30 @@ class Readable(SessionBound, ArrowStream):
         return self._host.frame(self._definition, at)
 
     @enough_memory(_failed_read_text, _FEWER)
-    def changes(self, after: Any = None, upto: Any = None) -> pa.Table:
+    def changes(
+        self, after: Any = None, upto: Any = None, *, images: bool | str | Sequence[str] = False
+    ) -> pa.Table:
         """Net changes of the epochs in `(after, upto]`: the columns, and last `diff`.
 
-        If the collection already has a column `diff`, the last column is named `diff_`.
+        If the collection already has a column `diff`, the last column is named `diff_`. With
+        `images` the last column is `change`: insert, delete, or update_preimage and
+        update_postimage for the rows of a key that was updated.
 
         Args:
-            after: the epoch before the first change; `None` means from the beginning.
+            after: the epoch before the first change, or a `position`; `None` means from the
+                beginning. A position, or an epoch that `session.now` or `commit()` returned before
+                a rewind or a redefinition, still denotes the rows of that time. Any other integer
+                is an epoch of the current history and definition.
             upto: the epoch of the last change; `None` means the last epoch.
+            images: True pairs rows by the known key, such as that of an input or of `group_by`;
+                names of columns pair them by these.
+
+        Raises:
+            TimeError: an epoch is not readable, or the rows at the position are not. The hint has a
+                position from which to continue.
+            SchemaError: columns were removed or changed since the position.
+
+        Cost: in proportion to the changes; after a redefinition, to the rows of both definitions.
 
         Examples:
             >>> flights.remove([("UA", 1, 20.0)])
@@ -333,8 +357,31 @@ class Readable(SessionBound, ArrowStream):
             2
             >>> late.changes(after="monday").to_pylist()
             [{'carrier': 'UA', 'day': 1, 'delay': 20.0, 'diff': -1}]
+            >>> late.changes(after="monday", images="carrier")["change"].to_pylist()
+            ['delete']
         """
-        return changes_table(self._host.changes(self._definition, after, upto), self.schema)
+        if images is False:
+            return changes_table(self._host.changes(self._definition, after, upto), self.schema)
+        key = self._host.key(self._definition)
+        by = image_columns(self._title(), self.schema, images, key)
+        return images_table(self._host.changes(self._definition, after, upto), self.schema, by)
+
+    @property
+    def position(self) -> Position:
+        """The position of the stage or input at its last epoch, for `changes(after=)`.
+
+        It remains unambiguous after rewinds and redefinitions. `str()` and `Position.parse` convert
+        it to text and back.
+
+        Raises:
+            StageError: the collection is not a stage or input.
+
+        Examples:
+            >>> position = late.position
+            >>> late.changes(after=position).num_rows
+            0
+        """
+        return self._host.position(self._definition)
 
     def history(self) -> list[range]:
         """The readable epochs, as ranges.
@@ -482,16 +529,31 @@ def _plain_order(by: str, schema: Schema) -> list[tuple[int, bool]] | None:
     return [(schema.index(name), descending) for name, descending in result]
 
 
-class CollectionAtEpoch(ArrowStream):
+class CollectionAtEpoch(SessionBound, ArrowStream):
     """The result of `collection.at(epoch)`: an Arrow stream, with the reads of a collection.
 
     Every read raises TimeError if the epoch is no longer readable. Each read costs as much as that
-    of the collection with `at`.
+    of the collection with `at`. An operator that gets it as an argument copies its rows into the
+    definition, which does not need the epoch any more.
     """
 
     def __init__(self, collection: Readable, point: ResolvedEpoch) -> None:
         self._collection = collection
         self._point = point
+        self._host = session_of(collection)
+        self._copied: Definition | None = None
+
+    @property
+    def _definition(self) -> Definition:  # type: ignore[override]
+        """A constant definition of the rows; reads and copies them once."""
+        if self._copied is None:
+            host, read, epoch = self._host, definition_of("at", self._collection), self.epoch
+            batch = host.read(read, epoch)
+            title = result_title(self.name)
+            refuse_negative(batch, title, lambda: epoch, lambda: host.repair(read))
+            name = self.name or "a collection"
+            self._copied = constant_definition(self.schema, batch.updates, name, epoch)
+        return self._copied
 
     @property
     def epoch(self) -> int:

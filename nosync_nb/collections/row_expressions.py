@@ -92,7 +92,8 @@ def ordered_by(
         compiled = stable(source, term.sql, what, types)
         if "map<" in compiled.type:
             raise SchemaError(
-                f"{what}: cannot order by a map ({term.sql!r})",
+                f"[DATATYPE_MISMATCH.INVALID_ORDERING_TYPE] {what}: cannot order by a map"
+                f" ({term.sql!r})",
                 hint=f"order by one of its values, as in {what}(by=\"m['key']\")",
             )
         place = compiled.columns[0] if compiled.is_column else len(outputs)
@@ -113,7 +114,8 @@ def filter_definition(source: Definition, predicate: Any, types: SparkTypeResolv
     condition = compiled(source, predicate, types)
     if condition.type != "boolean":
         raise ExpressionError(
-            f"filter {predicate!r} is of type {condition.type}, not boolean",
+            f"[DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN] filter {predicate!r} is of type"
+            f" {condition.type}, not boolean",
             hint="write a comparison, as in filter('delay > 60')",
         )
     params = {"predicate": predicate, **recorded_settings([condition.settings])}

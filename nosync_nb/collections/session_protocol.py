@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.explain_output import ExplainOutput
+from nosync_nb.collections.position import Position
 from nosync_nb.errors import StageError
 from nosync_nb.expressions import Registered, SettingsDependency, SqlSettings
 from nosync_nb.rows import Schema
@@ -119,6 +120,12 @@ class SessionProtocol(Protocol):
 
     def changes(self, definition: Definition, after: Any, upto: Any) -> Batch:
         """Returns the net changes of the epochs in `(after, upto]`, consolidated."""
+
+    def key(self, definition: Definition) -> Sequence[int] | None:
+        """Returns the positions of the columns that identify a row; None if no key is known."""
+
+    def position(self, definition: Definition) -> Position:
+        """Returns the position of a named collection at its last epoch."""
 
     def history(self, definition: Definition) -> list[range]:
         """Returns the readable epochs as ranges."""

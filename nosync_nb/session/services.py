@@ -34,7 +34,9 @@ from nosync_nb.session.recovery.repair import RepairService, StageRecovery
 from nosync_nb.session.sql.changes import InputStatements
 from nosync_nb.session.sql.evaluate import StatementReader
 from nosync_nb.session.sql.execute import SqlService
+from nosync_nb.session.sql.spark_tables import SparkTables
 from nosync_nb.session.sql.tables import SqlTables
+from nosync_nb.session.sql.time_travel import TimeTravel
 from nosync_nb.session.state.limits import UserLimits
 from nosync_nb.session.state.metrics import WorkMetrics
 from nosync_nb.session.state.publisher import Publisher
@@ -153,16 +155,20 @@ class Services:
         self.ingest = ingest = IngestService(
             writer_lock, publisher, transactions, spark_connection, repairs
         )
-        self.sql_tables = sql_tables = SqlTables(publisher, follower)
         statement_reader = StatementReader(
             writer_lock, publisher, transactions, spark_connection, reader, follower
         )
+        time_travel = TimeTravel(publisher, statement_reader, types)
+        spark_tables = SparkTables(
+            publisher, transactions, spark_connection, self.input_declarations, ingest
+        )
+        self.sql_tables = sql_tables = SqlTables(publisher, follower, time_travel, spark_tables)
         changes = InputStatements(
             publisher, transactions, ingest, statement_reader, sql_tables, types
         )
         self.sql = SqlService(
             writer_lock, publisher, transactions, host, definitions, commits, sql_tables, changes,
-            statement_reader,
+            statement_reader, subscriptions,
         )  # fmt: skip
         feeds = writer_lock, publisher, subscriptions, commits, ingest, load_registry
         self.folder_watches = FolderWatches(*feeds)

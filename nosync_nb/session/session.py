@@ -366,29 +366,41 @@ class Session:
             return self._input(name)
         return Collection(self._services.host, reference_to(name, stage.schema))
 
-    def sql(self, query: str) -> Collection:
+    def sql(self, query: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> Collection:
         """A SELECT over inputs and stages, as a collection that is maintained like any other.
 
         Args:
-            query: Spark SQL. Tables are inputs and stages by name, in any case.
+            query: Spark SQL. Tables are inputs and stages by name, in any case; also at an epoch,
+                `t VERSION AS OF 3`. A table of the running Spark session is loaded into an input of
+                its name, as an epoch of its own, and a notice says so. The second column `a` of a
+                query gets the name `a_1`.
+            args: the values of parameters: by name for `:name`, or in order for `?`.
 
         Raises:
-            SqlError: if the text is not one query, a name is unknown or ambiguous, or a clause is
-                not supported; shows the line with a caret.
+            SqlError: if the text is not one query, a name is unknown or ambiguous, a parameter has
+                no value, or a clause is not supported; shows the line with a caret.
 
-        Cost: defines nothing and reads nothing; in proportion to the text.
+        Cost: in proportion to the text; nothing is defined. Reads only the rows at an epoch of
+        VERSION AS OF and TIMESTAMP AS OF, and tables of Spark when they are loaded.
 
         Examples:
             >>> session.sql("SELECT carrier, count(*) AS n FROM flights GROUP BY carrier").rows()
             [Row(carrier='AA', n=2), Row(carrier='UA', n=1)]
+            >>> session.sql("SELECT day FROM flights WHERE carrier = :c", {"c": "UA"}).rows()
+            [Row(day=1)]
         """
-        return self._services.sql.collection(query)
+        return self._services.sql.collection(query, args)
 
-    def explain(self, query: str | Collection) -> ExplainOutput:
+    def explain(
+        self,
+        query: str | Collection,
+        args: Mapping[str, Any] | Sequence[Any] | None = None,
+    ) -> ExplainOutput:
         """Explains a query, a collection or a stage; nothing is defined and nothing is computed.
 
         Args:
             query: a SELECT, the name of a stage or an input, or a collection.
+            args: the values of a query's parameters, as for `sql`.
 
         Returns:
             the text of `Collection.explain`. For a query it has the state that a stage of this
@@ -416,23 +428,30 @@ class Session:
         if name in self or not re.search(r"\s", name):
             stage = self._services.publisher.snapshot.stage(name)
             return host.explain(reference_to(name, stage.schema))
-        return host.explain(definition_of("explain", self.sql(query), host, "the query"), "query")
+        collection = self._services.sql.collection(query, args, loads=False)
+        return host.explain(definition_of("explain", collection, host, "the query"), "query")
 
     def execute(
-        self, statements: str, *, commit: bool = False, **options: Any
+        self,
+        statements: str,
+        args: Mapping[str, Any] | Sequence[Any] | None = None,
+        *,
+        commit: bool = False,
+        **options: Any,
     ) -> list[StatementResult]:
         """Runs SQL statements that are separated by semicolons: all of them, or none.
 
         CREATE [OR REPLACE] [TEMPORARY] VIEW, DROP VIEW, INSERT INTO, DELETE FROM, UPDATE, MERGE
-        INTO; at the end also SELECT, SHOW TABLES, SHOW VIEWS, DESCRIBE and EXPLAIN. A view is a
-        stage. A temporary view is a name for a query in this session object; it is not logged. Each
-        statement sees the changes of those before it. Values are converted to the types of columns
-        by Spark's store assignment (ANSI).
+        INTO, REFRESH TABLE; at the end also SELECT, SHOW TABLES, SHOW VIEWS, DESCRIBE and EXPLAIN.
+        A view is a stage. A temporary view is a name for a query in this session object; it is not
+        logged. Each statement sees the changes of those before it. Values are converted to the
+        types of columns by Spark's store assignment (ANSI).
 
         The changes are one epoch. In an `epoch` block or in a notebook's cell they are part of its
         transaction; a view is defined at once, as by `define`.
 
         Args:
+            args: the values of parameters, as for `sql`.
             commit: True to commit them as an epoch of their own in a block or cell, too.
             options: those of `define`, for the stages of CREATE VIEW.
 
@@ -454,7 +473,7 @@ class Session:
             >>> session["per_day"].rows()
             [Row(day=1, n=2), Row(day=2, n=2)]
         """
-        return self._services.sql.execute(statements, commit=commit, **options)
+        return self._services.sql.execute(statements, args, commit=commit, **options)
 
     def _input(self, name: str) -> Input:
         services, stage = self._services, self._services.publisher.snapshot.stage(name)
@@ -577,7 +596,7 @@ class Session:
             >>> session.now
             1
         """
-        return self._services.publisher.last_epoch
+        return self._services.publisher.numbered_epoch
 
     def refresh(self) -> int:
         """Reads what the owner of the log has committed meanwhile; returns the last epoch.

@@ -11,13 +11,14 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nosync_nb.dataflow.runtime.activity import ActivityMonitor
 from nosync_nb.dataflow.runtime.delta import ArrangedChange
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import ExpressionError, FencedError, NosyncError
 from nosync_nb.rows import Column, Schema
+from nosync_nb.rows.ddl import quoted
 from nosync_nb.spark.execution.cost_model import FRAME_ROWS
 from nosync_nb.spark.execution.placement import Placement
 from nosync_nb.spark.session_protocol import PublishedState, SparkLimits
@@ -26,6 +27,9 @@ from nosync_nb.spark.sql_settings import SparkTypes
 from nosync_nb.spark.staging.staging import StagingService, unshared_folder_error
 from nosync_nb.store.replication.restore.lazy_fetch import fetch_all_files
 from nosync_nb.trace.batch import Layout
+
+if TYPE_CHECKING:
+    from nosync_nb.spark.catalog_tables import SparkTable
 
 
 class SparkConnection:
@@ -188,6 +192,28 @@ class SparkConnection:
 
         return spark_session.find_session(self._user_session())
 
+    def table(self, path: str) -> SparkTable | None:
+        """Returns a table or a view of the running Spark session; None without one.
+
+        The views that this connection has created are not among them.
+
+        Args:
+            path: the name as SQL, perhaps with database and catalog.
+        """
+        spark = self.present()
+        if spark is None:
+            return None
+        from nosync_nb.spark import catalog_tables, launch
+        from nosync_nb.spark.views import name_lookups
+
+        with name_lookups.unwatched(), launch.guarded_use(spark, f"the table {path}"):
+            with self._lock:
+                views = () if self._views is None else self._views.names
+                for name in [each for each in views if path in (each, quoted(each))]:
+                    self._views.drop(name)
+                    self._view_schemas.pop(name, None)
+            return catalog_tables.find_table(spark, path)
+
     def _user_session(self) -> Any:
         """Returns the Spark session that the user passed, or None."""
         return self._given() if callable(self._given) else self._given
@@ -204,10 +230,11 @@ class SparkConnection:
         self, expressions: Sequence[Any], schema: Schema, columns: list[Column], n: int
     ) -> list[Column]:
         """Evaluates expressions over `n` rows in Spark."""
-        spark = self.types.session(expressions[0].sql, schema)
+        needs_spark = next((e.sql for e in expressions if not e.local), expressions[0].sql)
+        spark = self.types.session(needs_spark, schema)
         from nosync_nb.spark import fallback, launch
 
-        with launch.guarded_use(spark, f"the expression {expressions[0].sql!r}"):
+        with launch.guarded_use(spark, f"the expression {needs_spark!r}"):
             return fallback.evaluate_in_spark(spark, expressions, schema, columns, n)
 
     def shares(self, why: str) -> bool:
@@ -384,6 +411,8 @@ class SparkConnection:
         self._view_schemas[name] = schema
         taken = self._views.name_conflict(name)
         if taken is None and not self._views.create(name, schema):
+            if self._published.snapshot.catalog[name].origin:  # it was loaded from that table
+                return []
             taken = f"Spark has a table or view '{name}' already; it was not replaced"
         return [] if taken is None else [taken]
 

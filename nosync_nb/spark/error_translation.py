@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nosync_nb.errors import ExpressionError, NosyncError, StageError, titled
+from nosync_nb.expressions import refusal_without_spark
 
 _ROW_CHARS_MAX = 160
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
@@ -164,10 +165,26 @@ def translate_error(
 ) -> ExpressionError:
     """Converts an error of Spark to one line: the expression, Spark's error class and the row."""
     condition, message = spark_error_summary(error)
+    known = _known_refusal(condition, sql)
+    if known is not None:
+        return known
     what = "expression" if sql is None else f"expression {sql!r}"
     where = f" on {_row_text(row)}" if row else ""
-    head = f"{condition}: " if condition else ""
+    head = f"[{condition}] " if condition else ""
     return ExpressionError(f"{what}: {head}{message}{where}")
+
+
+def _known_refusal(condition: str, sql: str | None) -> ExpressionError | None:
+    """Returns NoSync's own error, with a hint, for an expression that Spark refuses; else None."""
+    if sql is None or not condition.startswith(_EXPLAINED):
+        return None
+    try:
+        return refusal_without_spark(sql)
+    except ExpressionError:  # sqlglot cannot parse it
+        return None
+
+
+_EXPLAINED = ("UNRESOLVED_ROUTINE", "INCONSISTENT_BEHAVIOR_CROSS_VERSION.DATETIME")
 
 
 def spark_error_summary(error: BaseException) -> tuple[str, str]:
@@ -223,7 +240,7 @@ def query_error(error: Exception, stage: str, token: str | None = None) -> Nosyn
     if condition and not condition.startswith(("INTERNAL_ERROR", "_LEGACY")):
         fragment = _fragment(error)
         where = f" in {fragment!r}" if fragment else ""
-        return ExpressionError(f"{titled(stage)}: {condition}: {message}{where}")
+        return ExpressionError(f"{titled(stage)}: [{condition}] {message}{where}")
     return StageError(
         f"{titled(stage)}: Spark failed: {message}",
         hint="see the Spark log for details; this epoch was not applied",

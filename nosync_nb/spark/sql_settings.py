@@ -24,6 +24,7 @@ from nosync_nb.expressions import (
     SettingsDependency,
     SqlSettings,
     known_type,
+    refusal_without_spark,
     retained_settings,
     spark_suggestions,
 )
@@ -67,6 +68,7 @@ class SparkTypes:
             return recorded.over(have)
         settings = recorded.over(_expected_settings(self._way.conf))
         if depends.time_zone and settings.time_zone is None:
+            self._refuse(text)
             settings = settings.over(
                 spark_session.sql_settings_of(self._way.require(f"the expression {text!r}"))
             )
@@ -158,6 +160,7 @@ class SparkTypes:
             return None
         known = known_type(sql, schema)
         if known is not None:
+            self._refuse(sql)
             self._assumed[sql, schema] = known
         return known
 
@@ -177,14 +180,32 @@ class SparkTypes:
                     hint="define it again, to use the function of the Spark session",
                 )
 
+    def _refuse(self, sql: str) -> None:
+        """Raises ExpressionError for an expression that a new Spark session is known to refuse.
+
+        Functions are registered with a running session. So Spark need not start for the error.
+        """
+        if not any(key in self._way.conf for key in _ACCEPTS_MORE):
+            error = refusal_without_spark(sql)
+            if error is not None:
+                raise error
+
     def session(self, sql: str, schema: Schema) -> Any:
         """Returns the Spark session for an expression; prints a notice before one is started."""
         spark = self._way.present()
         if spark is not None:
             return self._way.require(f"the expression {sql!r}")
+        self._refuse(sql)
         wait = spark_suggestions(sql, schema)
         why = f" ({wait.why})" if wait.why else ""
         return self._way.require(f"the expression {sql!r}{why}", wait.nearest, announce=True)
+
+
+_ACCEPTS_MORE = (
+    *("spark.sql.extensions", "spark.sql.catalogImplementation"),
+    "spark.sql.legacy.timeParserPolicy",
+)
+"""Settings with which a new Spark session may have other functions, or read other patterns."""
 
 
 def _is_in(asked: tuple[str, Schema], tree: Definition) -> bool:

@@ -166,12 +166,31 @@ class Relation:
         return ()
 
 
+class TimePoint(NamedTuple):
+    """The point in time of `t VERSION AS OF 3` or `t TIMESTAMP AS OF '2026-01-01'`.
+
+    Attributes:
+        kind: "version" or "timestamp".
+        value: the epoch, or its label, of a version; the text of a timestamp's expression.
+        span: the part of the statement that has the value.
+    """
+
+    kind: str
+    value: int | str
+    span: TextSpan
+
+
 @dataclass(frozen=True, eq=False)
 class LogicalScan(Relation):
-    """An input or a stage, with the names of its columns."""
+    """An input or a stage, with the names of its columns.
+
+    Attributes:
+        at: the point in time whose rows are read once; None for the current and later rows.
+    """
 
     name: str
     named: tuple[Named, ...]
+    at: TimePoint | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,12 +297,17 @@ class OrderBy(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LogicalTop(_Unary):
-    """The first rows of each group in an order."""
+    """The first rows of each group in an order.
+
+    Attributes:
+        ties: True for all rows with a rank of at most `limit`, which may be more rows.
+    """
 
     groups: tuple[Column, ...]
     order: tuple[OrderBy, ...]
     limit: int
     offset: int
+    ties: bool = False
 
 
 class WindowFunction(NamedTuple):

@@ -10,18 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from nosync_nb.collections.sql.grammar import TextSpan, failure
+from nosync_nb.collections.sql.grammar import TextSpan, failure, sql_reason
 from nosync_nb.errors import ExpressionError, SchemaError, SqlError
-
-_CLASSES = {"division by zero": "DIVIDE_BY_ZERO"}
-
-
-def with_error_class(message: str) -> str:
-    """Returns the message of an expression's error with Spark's error class, if that is known."""
-    for words, name in _CLASSES.items():
-        if words in message and not message.startswith("["):
-            return f"[{name}] {message}"
-    return message
 
 
 class ComposedText(NamedTuple):
@@ -64,7 +54,7 @@ class ComposedText(NamedTuple):
             hint = tables() if tables is not None and is_unknown else error.hint
             raise self._failure(span, error.reason, hint) from error.__cause__
         except (SchemaError, ExpressionError) as error:
-            reason = with_error_class(str(error))
+            reason = sql_reason(error)
             raise self._failure(self.statement, reason, error.hint) from error
 
     def _failure(self, span: TextSpan, reason: str, hint: str | None) -> SqlError:

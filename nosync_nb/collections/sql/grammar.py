@@ -15,8 +15,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from sqlglot import TokenType, exp
 from sqlglot.errors import ParseError, TokenError
+from sqlglot.optimizer.simplify import simplify
 
-from nosync_nb.errors import SqlError
+from nosync_nb.collections.sql.other_dialects import foreign_clause
+from nosync_nb.errors import NosyncError, SqlError
+from nosync_nb.expressions.aggregates import is_aggregate_name
 from nosync_nb.expressions.syntax.parser import SparkExpressionParser, SparkExpressions
 
 _SPAN = "span"
@@ -84,17 +87,22 @@ class _StatementParser(_SpanParser):  # type: ignore[misc]
             for name, parse in SparkExpressionParser.PIPE_SYNTAX_TRANSFORM_PARSERS.items()
             if name not in ("AS", "LIMIT", "ORDER BY")
         },
-        **{
-            name: SparkExpressionParser.PIPE_SYNTAX_TRANSFORM_PARSERS[name]
-            for name in ("AS", "LIMIT")
-        },
+        "AS": SparkExpressionParser.PIPE_SYNTAX_TRANSFORM_PARSERS["AS"],
+        "LIMIT": lambda self, query: self.limited(query),
         "DROP": lambda self, query: self.dropped(query),
         "SELECT": lambda self, query: self.selected(self.closed(query)),
         "ORDER BY": lambda self, query: self.closed(query, ("limit", "offset")).order_by(
             self._parse_order(), append=False, copy=False
         ),
-        "OFFSET": lambda self, query: self._parse_pipe_syntax_limit(query),
+        "OFFSET": lambda self, query: self.limited(query),
         "SET": lambda self, query: self.assigned(query),
+    }
+
+    VERSION_PHRASES: ClassVar[dict[tuple[str, ...], str]] = {
+        **SparkExpressionParser.VERSION_PHRASES,
+        ("FOR", "SYSTEM_VERSION"): "VERSION",
+        ("SYSTEM_VERSION", "AS", "OF"): "VERSION",
+        ("SYSTEM_TIME", "AS", "OF"): "TIMESTAMP",
     }
 
     def closed(
@@ -133,8 +141,134 @@ class _StatementParser(_SpanParser):  # type: ignore[misc]
         query = self._build_pipe_cte(query, [exp.Star(replace=values)])
         return self._build_pipe_cte(query, [exp.Star()])
 
+    def _parse_csv(self, parse_method: Any, sep: TokenType = TokenType.COMMA) -> list[Any]:
+        """Parses a list; unlike sqlglot, it refuses an item that is missing after a comma."""
+        listed: list[Any] = []
+
+        def parse() -> Any:
+            item = parse_method()
+            if item is None and listed:
+                trails = parse_method == self._parse_expression and self._curr is not None
+                if trails and self._curr.token_type is TokenType.FROM:
+                    self.raise_error("[TRAILING_COMMA_IN_SELECT] a comma before FROM", self._prev)
+                self.raise_error("an item of a list is missing", self._prev)
+            listed.append(item)
+            return item
+
+        items: list[Any] = super()._parse_csv(parse, sep)
+        return items
+
+    def limited(self, query: Any) -> Any:
+        """Parses `|> LIMIT n` and `|> OFFSET n`, which apply to the rows before the operator."""
+        limit, offset = self._parse_limit(), self._parse_offset()
+        before = query.args.get("limit"), query.args.get("offset")
+        if before != (None, None):
+            rows, skipped = (_count(each) for each in before)
+            more = _count(offset) or 0
+            own = _count(limit)
+            rows = None if rows is None else max(rows - more, 0)
+            rows = own if rows is None else rows if own is None else min(rows, own)
+            limit = None if rows is None else exp.Limit(expression=exp.Literal.number(rows))
+            offset = exp.Offset(expression=exp.Literal.number((skipped or 0) + more))
+        for name, clause in (("limit", limit), ("offset", offset)):
+            if clause is not None:
+                query.set(name, clause)
+        return query
+
+    def _parse_join(self, *args: Any, **kwargs: Any) -> Any:
+        """Parses a join; unlike sqlglot, it refuses ON without a condition."""
+        join = super()._parse_join(*args, **kwargs)
+        if join is not None and self._prev.token_type is TokenType.ON:
+            self.raise_error("a condition is missing after ON", self._prev)
+        return join
+
     def _parse_pipe_syntax_join(self, query: Any) -> Any:
         return super()._parse_pipe_syntax_join(self.closed(query))
+
+    def _parse_pipe_syntax_set_operator(self, query: Any) -> Any:
+        """Parses `|> UNION ALL q`; the query is in parentheses, or `TABLE t`."""
+        first = self.parse_set_operation(this=query)
+        if not first:
+            return None
+        first.this.pop()
+        other = first.expression.pop()
+        query = self._build_pipe_cte(query, [exp.Star()])
+        clause = query.args.get("with_")
+        ctes = clause.pop() if clause else None
+        clauses = {k: v for k, v in first.args.items() if k not in ("this", "expression")}
+        query = type(first)(this=query, expression=other, **clauses)
+        query.set("with_", ctes)
+        return self._build_pipe_cte(query, [exp.Star()])
+
+    def _parse_pipe_syntax_aggregate_group_order_by(
+        self, query: Any, group_by_exists: bool = True
+    ) -> Any:
+        """Parses the lists of `|> AGGREGATE ... GROUP BY a + 1 AS k`, whose keys may have names."""
+        query = super()._parse_pipe_syntax_aggregate_group_order_by(query, group_by_exists)
+        group = query.args.get("group") if group_by_exists else None
+        if group is not None:
+            keys = query.expressions[: len(group.expressions)]
+            group.set("expressions", [each.unalias().copy() for each in keys])
+        for each in () if group_by_exists else query.expressions:
+            if not any(
+                is_aggregate_name(str(c.this).lower()) for c in each.find_all(exp.Anonymous)
+            ):
+                self.raise_error(
+                    "[PIPE_OPERATOR_AGGREGATE_EXPRESSION_CONTAINS_NO_AGGREGATE_FUNCTION] AGGREGATE"
+                    " has an item without an aggregate",
+                    self._prev,
+                )
+        return query
+
+    def _is_table_query(self) -> bool:
+        """Returns True at `TABLE name`, which is `SELECT * FROM name`."""
+        following = self._next
+        names = (*self.ID_VAR_TOKENS, TokenType.IDENTIFIER)
+        return bool(
+            self._curr
+            and self._curr.token_type is TokenType.TABLE
+            and following
+            and following.token_type in names
+        )
+
+    def _parse_select(self, *args: Any, consume_pipe: bool = True, **kwargs: Any) -> Any:
+        """Parses a query; `VALUES ... |> ...` is one too."""
+        query = super()._parse_select(*args, consume_pipe=consume_pipe, **kwargs)
+        begins = isinstance(query, exp.Values) and consume_pipe
+        if begins and self._match(TokenType.PIPE_GT, advance=False):
+            return self._parse_pipe_syntax_query(exp.select("*").from_(query, copy=False))
+        return query
+
+    def _parse_table_alias(self, *args: Any, **kwargs: Any) -> Any:
+        # `t VERSION AS OF 3 PIVOT (...)`: sqlglot would read PIVOT as the alias
+        follows = self._next is not None and self._next.token_type is TokenType.L_PAREN
+        if follows and self._match_texts(("PIVOT", "UNPIVOT"), advance=False):
+            return None
+        return super()._parse_table_alias(*args, **kwargs)
+
+    def _parse_lateral(self) -> Any:
+        """Parses LATERAL; AS before the columns of LATERAL VIEW is optional."""
+        lateral = super()._parse_lateral()
+        alias = lateral.args.get("alias") if lateral is not None else None
+        if alias is None or not lateral.args.get("view"):
+            return lateral
+        if alias.this is not None and not alias.args.get("columns"):
+            first = self._parse_id_var(any_token=False, tokens=self.TABLE_ALIAS_TOKENS)
+            if first is not None:
+                is_list = self._match(TokenType.COMMA)
+                more = self._parse_csv(self._parse_id_var) if is_list else []
+                alias.set("columns", [first, *more])
+        return lateral
+
+
+def _count(clause: Any) -> int | None:
+    """Returns the number of LIMIT or OFFSET; None without one."""
+    if clause is None or (isinstance(clause, exp.Limit) and clause.is_limit_all):
+        return None
+    value = simplify(clause.expression.copy())
+    if not isinstance(value, exp.Literal) or not value.this.isdigit():
+        raise ValueError("LIMIT after LIMIT takes a number")
+    return int(value.this)
 
 
 class _Statements(SparkExpressions):
@@ -168,7 +302,7 @@ def words_of(text: str) -> list[SqlWord]:
     """
     words: list[SqlWord] = []
     skipped = False
-    for token in _tokens(text):
+    for token in sql_tokens(text):
         if skipped and token.token_type is TokenType.STRING:  # the text behind SHOW or EXPLAIN
             begin = words[-1].span.stop
             inner = words_of(" " * begin + text[begin : token.end + 1])
@@ -196,7 +330,7 @@ def _split_token(token: Any, text: str) -> list[SqlWord]:
 _NAME = re.compile(r"[^\W\d]\w*|\d+[^\W\d]\w*")
 
 
-def _tokens(text: str) -> list[Any]:
+def sql_tokens(text: str) -> list[Any]:
     """Returns sqlglot's tokens."""
     try:
         return list(_Statements().tokenize(text))
@@ -254,20 +388,17 @@ def parse_statements(text: str) -> list[Statement]:
         what = str(first.get("description") or "this is no statement").rstrip(".")
         if "<class" in what:  # sqlglot names its own class
             what = "a part is missing"
-        what = f"[PARSE_SYNTAX_ERROR] {what}"
+        if what.startswith("Expected TYPE") and _NAME.fullmatch(part):
+            what = f"[UNSUPPORTED_DATATYPE] there is no type {part!r}"
+        what = what if what.startswith("[") else f"[PARSE_SYNTAX_ERROR] {what}"
         raise failure(text, TextSpan(start, stop), what, "correct the statement here") from None
-    return [Statement(text, _with_table(tree)) for tree in trees if tree is not None]
-
-
-def _with_table(tree: exp.Expr) -> exp.Expr:
-    """Returns `SELECT * FROM t` for the statement `TABLE t`, which sqlglot reads as an alias."""
-    named = isinstance(tree, exp.Alias) and isinstance(tree.this, exp.Column)
-    if not named or tree.this.name.lower() != "table" or tree.this.table:
-        return tree
-    name = tree.args["alias"]
-    select = exp.select("*").from_(exp.Table(this=name), copy=False)
-    select.meta[_SPAN] = span_of(tree)
-    return select
+    statements = [Statement(text, tree) for tree in trees if tree is not None]
+    for each in statements:
+        foreign = foreign_clause(each.tree)
+        if foreign is not None:
+            what = f"[PARSE_SYNTAX_ERROR] {foreign.what}"
+            raise failure(text, span_of(foreign.tree), what, foreign.hint)
+    return statements
 
 
 def span_of(tree: exp.Expr) -> TextSpan:
@@ -307,6 +438,14 @@ def failure(text: str, span: TextSpan, what: str, hint: str) -> SqlError:
     caret = " " * (column - 1 - first) + "^" * min(marks, _SHOWN_MAX - (column - 1 - first))
     where = f"{what} (line {line}, column {column})\n  {shown}\n  {caret}"
     return SqlError(where, hint=hint, reason=what, span=(span.start, span.stop))
+
+
+def sql_reason(error: NosyncError) -> str:
+    """Returns the message of an error; it begins with Spark's error class if it names one."""
+    if not error.error_class:
+        return str(error)
+    head = f"[{error.error_class}] "
+    return head + str(error).replace(head, "", 1)
 
 
 def _position(text: str, line: int, column: int) -> int:

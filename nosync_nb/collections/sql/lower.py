@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nosync_nb.collections.definition import Definition
@@ -28,15 +29,24 @@ from nosync_nb.collections.sql.algebra import (
     LogicalWindow,
     Named,
     Relation,
+    Scalar,
+    single_spaced,
     walk,
 )
-from nosync_nb.collections.sql.grammar import TextSpan, failure
-from nosync_nb.collections.sql.joins import JoinLowering
+from nosync_nb.collections.sql.grammar import TextSpan, failure, sql_reason
+from nosync_nb.collections.sql.joins.lowering import JoinLowering
 from nosync_nb.collections.sql.lowered import Lowered
 from nosync_nb.collections.window_functions import WindowRequest, window_definition
 from nosync_nb.errors import ExpressionError, NosyncError, SchemaError, SqlError
+from nosync_nb.expressions import (
+    NUMBERS,
+    TIMES,
+    SettingsDependency,
+    UntypedNullError,
+    compile_expression,
+    recorded_settings,
+)
 from nosync_nb.expressions import Generator as GeneratorCall
-from nosync_nb.expressions import compile_expression, recorded_settings
 from nosync_nb.operators.windows.calls import WindowFrame
 from nosync_nb.rows import Field, Schema
 from nosync_nb.rows.ddl import quoted
@@ -47,11 +57,11 @@ class Lowering:
 
     Args:
         text: the statement.
-        scan: returns the reference to a table by name.
+        scan: returns a table: a reference, or the rows at a point in time.
     """
 
     def __init__(
-        self, text: str, scan: Callable[[str], Definition], types: SparkTypeResolver
+        self, text: str, scan: Callable[[LogicalScan], Definition], types: SparkTypeResolver
     ) -> None:
         self._text, self._reference, self._types = text, scan, types
         self._methods: dict[type[Relation], Callable[[Any], Lowered]] = {
@@ -94,7 +104,7 @@ class Lowering:
         """Returns an error of an expression with its position in the statement."""
         if isinstance(error, SqlError):
             return error
-        message = str(error)
+        message = sql_reason(error)
         for scalar in relation.scalars:
             for each in (self._made[id(i)] for i in relation.inputs):
                 if scalar.span.stop and scalar.columns <= each.places.keys():
@@ -102,7 +112,10 @@ class Lowering:
                     if text.strip() in message:
                         own = self._text[scalar.span.start : scalar.span.stop]
                         message = message.replace(text.strip(), own)
-                        return failure(self._text, scalar.span, message, error.hint or "")
+                        hint = error.hint or ""
+                        names = _names_of_user(each, scalar, own)
+                        message, hint = (_renamed(t, names) for t in (message, hint))
+                        return failure(self._text, scalar.span, message, hint)
         spans = [each.span for each in relation.scalars if each.span.stop]
         span = spans[0] if spans else TextSpan(0, len(self._text))
         return failure(self._text, span, message, error.hint or "")
@@ -120,7 +133,7 @@ class Lowering:
         )
 
     def _lower_scan(self, relation: LogicalScan) -> Lowered:
-        definition = self._reference(relation.name)
+        definition = self._reference(relation)
         return Lowered(definition, {c.column: i for i, c in enumerate(relation.named)})
 
     def _lower_single(self, _: LogicalSingle) -> Lowered:
@@ -147,7 +160,8 @@ class Lowering:
             fields = []
             for i, (each, type_) in enumerate(zip(row, own, strict=True)):
                 text = "".join(map(str, each.pieces))
-                text = text if type_ == types[i] else f"cast({text} as {types[i]})"
+                if type_ != types[i]:
+                    text = f"cast({text} as {types[i]})"
                 fields.append(f"'{i}', {text}")
             structs.append(f"named_struct({', '.join(fields)})")
         array = f"array({', '.join(structs)})"
@@ -162,27 +176,30 @@ class Lowering:
 
     def _literal_type(self, unit: Definition, text: str, span: TextSpan) -> str | None:
         """Returns the type of a constant; None for NULL."""
-        if text.strip().upper() == "NULL":
-            return None
         try:
             return compiled(unit, text, self._types).type
+        except UntypedNullError:
+            return None
         except ExpressionError as error:
-            raise failure(self._text, span, str(error), error.hint or "") from None
+            raise failure(self._text, span, sql_reason(error), error.hint or "") from None
 
     def _wider(self, a: str | None, b: str | None, span: TextSpan) -> str | None:
         """Returns the type of a column of VALUES with values of two types."""
         if a is None or b is None or a == b:
             return b if a is None else a
+        is_converted = "string" in (a, b) and self._is_ansi()
         try:
-            return self._common(a, b)
+            if not is_converted:
+                return self._common(a, b)
         except ExpressionError:
-            raise failure(
-                self._text,
-                span,
-                f"[INVALID_INLINE_TABLE.INCOMPATIBLE_TYPES_IN_INLINE_TABLE] a column of VALUES has"
-                f" values of the types {a} and {b}",
-                "cast the values to one type",
-            ) from None
+            pass
+        raise failure(
+            self._text,
+            span,
+            f"[INVALID_INLINE_TABLE.INCOMPATIBLE_TYPES_IN_INLINE_TABLE] a column of VALUES has"
+            f" values of the types {a} and {b}",
+            "cast the values to one type",
+        )
 
     def _lower_project(self, relation: LogicalProject) -> Lowered:
         source = self._of(relation.source)
@@ -205,10 +222,12 @@ class Lowering:
                 fields.append(Field(name, type_))
             else:
                 text = source.text(each.value)
-                if text.strip().upper() == "NULL":
+                try:
+                    expression = compiled(source.definition, text, self._types)
+                except UntypedNullError:
                     text = "cast(NULL as string)"
                     self._void.add(each.column)
-                expression = compiled(source.definition, text, self._types)
+                    expression = compiled(source.definition, text, self._types)
                 if expression.is_column:
                     outputs.append(expression.columns[0])
                 else:
@@ -254,6 +273,13 @@ class Lowering:
         source = self._of(relation.source)
         wanted = [source.places[each] for each in relation.columns]
         definition, places = source
+        for place in wanted:
+            if "map<" in definition.schema.types[place]:
+                raise ExpressionError(
+                    "[UNSUPPORTED_FEATURE.SET_OPERATION_ON_MAP_TYPE] a column of DISTINCT or of a"
+                    f" set operation is a {definition.schema.types[place]}",
+                    hint="select map_entries(column) instead, or write UNION ALL",
+                )
         if sorted(set(wanted)) != list(range(len(definition.schema))):
             order = list(dict.fromkeys(wanted))
             definition = definition.columns(order)
@@ -287,7 +313,13 @@ class Lowering:
         keys = list(dict.fromkeys(source.places[each] for each in relation.groups))
         by = ", ".join(terms) or None
         made = first_rows_definition(
-            source.definition, keys, relation.limit, by, relation.offset, self._types
+            source.definition,
+            keys,
+            relation.limit,
+            by,
+            relation.offset,
+            self._types,
+            ties=relation.ties,
         )
         return source._replace(definition=made)
 
@@ -328,7 +360,7 @@ class Lowering:
             if ours in self._void and theirs in self._void:
                 self._void.add(relation.columns[i])
             x = y if ours in self._void else x
-            types.append(self._common(x, x if theirs in self._void else y))
+            types.append(self._common_column(i, x, x if theirs in self._void else y))
         fields: list[Field] = []
         for number, type_, name in zip(relation.columns, types, a.schema.names, strict=True):
             own = self._names.get(number, name)
@@ -346,21 +378,49 @@ class Lowering:
             rest = Definition("except_all", schema, (a, rest))
         return Lowered(rest, places)
 
+    def _common_column(self, place: int, a: str, b: str) -> str:
+        """Returns the type of a column of a set operation.
+
+        Raises:
+            ExpressionError: if the types of its sides have no common type.
+        """
+        try:
+            return self._common(a, b)
+        except ExpressionError:
+            raise ExpressionError(
+                f"[INCOMPATIBLE_COLUMN_TYPE] column {place + 1} is a {a} on one side of a set"
+                f" operation and a {b} on the other",
+                hint="cast both to one type",
+            ) from None
+
     def _common(self, a: str, b: str) -> str:
         if a == b:
             return a
+        if "string" in (a, b) and not self._is_ansi():
+            other = b if a == "string" else a
+            if other in (*NUMBERS, *TIMES) or other.startswith("decimal"):
+                return "string"
         pair = Schema([Field("a", a), Field("b", b)])
         return compile_expression("coalesce(a, b)", pair, settings=self._types.settings).type
 
+    def _is_ansi(self) -> bool:
+        """Returns True in ANSI mode, in which a text becomes a number and not the reverse."""
+        depends = SettingsDependency(time_zone=False, ansi=True)
+        return self._types.settings(depends, self._text).ansi is not False
+
     def _cast(self, side: Definition, schema: Schema) -> Definition:
         outputs: list[Any] = []
+        settings = []
         for i, (name, own, type_) in enumerate(
             zip(side.schema.names, side.schema.types, schema.types, strict=True)
         ):
-            outputs.append(i if own == type_ else f"cast({quoted(name)} as {type_})")
+            text = f"cast({quoted(name)} as {type_})"
+            outputs.append(i if own == type_ else text)
+            if own != type_:
+                settings.append(compiled(side, text, self._types).settings)
         if side.schema == schema:
             return side
-        return side.then("select", schema, {"outputs": outputs})
+        return side.then("select", schema, {"outputs": outputs, **recorded_settings(settings)})
 
     def _lower_variable(self, relation: LogicalVariable) -> Lowered:
         first = self._first(relation.source)
@@ -389,6 +449,28 @@ class Lowering:
         return JoinLowering(
             relation, self._of(relation.left), self._of(relation.right), self._types, self._name
         ).lowered()
+
+
+def _names_of_user(source: Lowered, scalar: Scalar, text: str) -> dict[str, str]:
+    """Returns what the user wrote for the columns of an expression that have made-up names.
+
+    Args:
+        text: the expression as it is in the statement.
+    """
+    columns = [each for each in scalar.pieces if isinstance(each, int)]
+    pattern = "".join("(.+?)" if isinstance(p, int) else re.escape(p) for p in scalar.pieces)
+    found = re.fullmatch(pattern, single_spaced(text))
+    names = [source.name(each) for each in columns]
+    written = found.groups() if found is not None else ("x",) * len(names)
+    return {n: w for n, w in zip(names, written, strict=True) if _MADE_UP.fullmatch(n)}
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    return _MADE_UP.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+_MADE_UP = re.compile(r"(?<!\w)_\d+(?!\w)")
+"""The names of columns without a name in the statement (`Lowering._name`)."""
 
 
 def _selected(source: Definition, places: Sequence[int]) -> Definition:

@@ -16,6 +16,7 @@ from nosync_nb.collections.sql.algebra import (
     LogicalGenerate,
     LogicalJoin,
     LogicalProject,
+    LogicalScan,
     LogicalSetOperation,
     LogicalTop,
     LogicalWindow,
@@ -82,6 +83,10 @@ def _used(relation: Relation, needed: set[Column]) -> list[set[Column]]:
 
 def _restricted(relation: Relation, inputs: list[Relation], needed: set[Column]) -> Relation:
     """Returns a relation over restricted inputs, with the columns that are needed."""
+    if isinstance(relation, LogicalScan) and relation.at is not None:  # its rows are copied
+        named = tuple(each for each in relation.named if each.column in needed)
+        named = named or relation.named[:1]
+        return replace(relation, columns=tuple(each.column for each in named), named=named)
     if isinstance(relation, LogicalProject):
         outputs = tuple(each for each in relation.outputs if each.column in needed)
         columns = tuple(each.column for each in outputs)

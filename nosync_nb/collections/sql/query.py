@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sqlglot import exp
 
@@ -13,11 +14,13 @@ from nosync_nb.collections.definition import Definition
 from nosync_nb.collections.session_protocol import SparkTypeResolver
 from nosync_nb.collections.sql.algebra import (
     LogicalProject,
+    LogicalScan,
     LogicalTop,
     Named,
     OrderBy,
     Output,
     Relation,
+    TimePoint,
     column,
 )
 from nosync_nb.collections.sql.arrange import arranged
@@ -36,11 +39,30 @@ from nosync_nb.collections.sql.unnest import unnested
 from nosync_nb.collections.sql.window_plans import planned_windows
 from nosync_nb.errors import SqlError
 from nosync_nb.expressions.syntax.parser import run_with_recursion_room
+from nosync_nb.rows import Schema
 
 _ALL_ROWS = 2**31 - 1
 
 TableDefinition = Callable[[str], Definition | None]
-"""Returns the definition of a table by name: a reference, or that of a view; None if unknown."""
+"""Returns the definition of a table by name: a reference, or that of a view; None if unknown.
+
+A name with several parts has each in backticks: `` `db`.`t` ``.
+"""
+
+
+class PastTable(Protocol):
+    """The rows of a table at a point in time."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the table."""
+
+    def definition(self, positions: Sequence[int]) -> Definition:
+        """Returns a constant definition of the rows with some of their columns."""
+
+
+PastTables = Callable[[str, TimePoint], PastTable | None]
+"""Returns a table at a point in time by name; None if there is no such table."""
 
 
 class OrderPosition(NamedTuple):
@@ -86,6 +108,7 @@ def ordered_query(
     table: TableDefinition,
     types: SparkTypeResolver,
     *,
+    past: PastTables | None = None,
     numbered: bool = False,
     unique: bool = False,
 ) -> OrderedQuery:
@@ -95,14 +118,15 @@ def ordered_query(
     for a reader that shows the rows.
 
     Args:
+        past: returns the tables of VERSION AS OF and TIMESTAMP AS OF.
         numbered: True to name the columns `_0`, `_1`, ..., because theirs need not be distinct.
-        unique: True to name the second of two columns `id` `id_2`, as for a display.
+        unique: True to name the second of two columns `id` `id_1`, as for a display.
 
     Raises:
         SqlError: as in `query_definition`.
     """
     return run_with_recursion_room(
-        partial(_ordered_query, text, table, types, numbered=numbered, unique=unique),
+        partial(_ordered_query, text, table, types, past, numbered=numbered, unique=unique),
         lambda: SqlError(
             "[FAILED_TO_PARSE_TOO_COMPLEX] the statement is nested too deeply",
             hint="define a part of it first: CREATE VIEW part AS SELECT ...",
@@ -111,7 +135,13 @@ def ordered_query(
 
 
 def _ordered_query(
-    text: str, table: TableDefinition, types: SparkTypeResolver, *, numbered: bool, unique: bool
+    text: str,
+    table: TableDefinition,
+    types: SparkTypeResolver,
+    past: PastTables | None,
+    *,
+    numbered: bool,
+    unique: bool,
 ) -> OrderedQuery:
     statement = _only_statement(text)
     tree = statement.tree
@@ -120,29 +150,16 @@ def _ordered_query(
     if is_ordered and not limited:  # with a limit, the resolver resolves the order
         tree.set("limit", exp.Limit(expression=exp.Literal.number(_ALL_ROWS)))
 
-    known: dict[str, Definition | None] = {}
-
-    def found(name: str) -> Definition | None:
-        if name not in known:
-            known[name] = table(name)
-        return known[name]
-
-    def names(name: str) -> tuple[str, ...] | None:
-        definition = found(name)
-        return None if definition is None else definition.schema.names
-
-    def scan(name: str) -> Definition:
-        definition = found(name)
-        assert definition is not None
-        return definition
+    tables = _Tables(table, past)
 
     def type_of_last(relation: Relation) -> str:
         made = arranged(unnested(arranged(relation), resolver.numbers))
         last = Named(relation.columns[-1], "value")
-        lowered = Lowering(statement.text, scan, types).lower(pruned(made, [last.column]), [last])
+        wanted = pruned(made, [last.column])
+        lowered = Lowering(statement.text, tables.scan, types).lower(wanted, [last])
         return lowered.schema.types[0]
 
-    resolver = Resolver(statement, names, type_of_last)
+    resolver = Resolver(statement, tables.columns, type_of_last)
     query = resolver.query(tree, Scope())
     shown = query.columns
     if numbered:
@@ -158,7 +175,7 @@ def _ordered_query(
 
     def lowered(columns: Sequence[Named]) -> Definition:
         wanted = pruned(relation, [each.column for each in columns])
-        return Lowering(statement.text, scan, types).lower(wanted, columns)
+        return Lowering(statement.text, tables.scan, types).lower(wanted, columns)
 
     definition = ordered = lowered(shown)
     columns, order = _order_columns(shown, terms)
@@ -169,16 +186,62 @@ def _ordered_query(
     )
 
 
+class _Tables:
+    """The tables of one query; each is looked up once."""
+
+    def __init__(self, table: TableDefinition, past: PastTables | None) -> None:
+        self._table, self._past = table, past
+        self._current: dict[str, Definition | None] = {}
+        self._earlier: dict[tuple[str, str, int | str], PastTable | None] = {}
+        self._constants: dict[tuple[int, tuple[int, ...]], Definition] = {}
+
+    def columns(self, name: str, at: TimePoint | None) -> Schema | None:
+        """Returns the columns of a table; None if there is none."""
+        found = self._definition(name) if at is None else self._at(name, at)
+        return None if found is None else found.schema
+
+    def scan(self, relation: LogicalScan) -> Definition:
+        """Returns a table, or some columns of its rows at a point in time."""
+        if relation.at is None:
+            definition = self._definition(relation.name)
+            assert definition is not None
+            return definition
+        found = self._at(relation.name, relation.at)
+        assert found is not None
+        places = {name: place for place, name in enumerate(found.schema.names)}
+        positions = tuple(places[each.name] for each in relation.named)
+        key = id(found), positions
+        if key not in self._constants:
+            self._constants[key] = found.definition(positions)
+        return self._constants[key]
+
+    def _definition(self, name: str) -> Definition | None:
+        if name not in self._current:
+            self._current[name] = self._table(name)
+        return self._current[name]
+
+    def _at(self, name: str, at: TimePoint) -> PastTable | None:
+        assert self._past is not None
+        key = name, at.kind, at.value
+        if key not in self._earlier:
+            self._earlier[key] = self._past(name, at)
+        return self._earlier[key]
+
+
 def _unique_names(columns: Sequence[Named]) -> tuple[Named, ...]:
     """Returns columns with a number behind the names that others before them have."""
-    names: set[str] = set()
+    names = {each.name.lower() for each in columns}
+    counts: Counter[str] = Counter()
     shown = []
     for each in columns:
-        name, number = each.name, 1
-        while name.lower() in names:
-            number += 1
+        own, name = each.name.lower(), each.name
+        if counts[own]:
+            number = counts[own]
+            while f"{own}_{number}" in names:
+                number += 1
             name = f"{each.name}_{number}"
-        names.add(name.lower())
+            names.add(name.lower())
+        counts[own] += 1
         shown.append(Named(each.column, name))
     return tuple(shown)
 
@@ -192,7 +255,7 @@ def _check_names(statement: Statement, columns: Sequence[Named]) -> None:
                 statement.text,
                 span_of(statement.tree),
                 f"[COLUMN_ALREADY_EXISTS] two columns are named {each.name!r}",
-                f"name one of them: ... AS {each.name}_2",
+                f"name one of them: ... AS {each.name}_1",
             )
         names.add(each.name.lower())
 

@@ -62,6 +62,17 @@ class DropView(SqlStatement):
 
 
 @dataclass(frozen=True)
+class RefreshTable(SqlStatement):
+    """REFRESH TABLE.
+
+    Attributes:
+        names: the parts of the name: the table, perhaps after its catalog and database.
+    """
+
+    names: tuple[Name, ...]
+
+
+@dataclass(frozen=True)
 class Write(SqlStatement):
     """A statement that changes an input.
 
@@ -181,6 +192,7 @@ _KINDS: dict[type[SqlStatement], str] = {
     SelectStatement: "SELECT",
     CreateView: "CREATE VIEW",
     DropView: "DROP VIEW",
+    RefreshTable: "REFRESH TABLE",
     InsertStatement: "INSERT",
     DeleteStatement: "DELETE",
     UpdateStatement: "UPDATE",
@@ -221,13 +233,12 @@ def alias_of(text: str, source: TextSpan) -> TextSpan | None:
     return TextSpan(source.start + span.start, source.start + span.stop)
 
 
-_QUERY = ("SELECT", "WITH", "FROM", "VALUES", "(")
+_QUERY = ("SELECT", "WITH", "FROM", "TABLE", "VALUES", "(")
 _REMEDIES = {
     "CREATE TABLE": "write nosync.input('name', 'id bigint, ...') in a Python cell, or CREATE VIEW",
     "CREATE": "write CREATE VIEW name AS SELECT ...",
     "DROP TABLE": "write `%dd drop NAME`, or session.drop('NAME')",
     "DROP": "write DROP VIEW name",
-    "TABLE": "write SELECT * FROM name",
     "ALTER": "write `%dd rename OLD NEW`, or CREATE OR REPLACE VIEW name AS SELECT ...",
     "TRUNCATE": "write DELETE FROM name",
     "SET": "set Spark's options with `%config NoSync.spark_conf`, or in nosync.open(spark=...)",
@@ -235,7 +246,7 @@ _REMEDIES = {
     "USE": "name the log with `%dd open PATH`, or the branch with `%dd switch NAME`",
     "CACHE": "write CREATE VIEW name AS SELECT ...: a stage is stored and maintained",
     "UNCACHE": "write DROP VIEW name",
-    "REFRESH": "nothing has to be refreshed: stages follow their inputs",
+    "REFRESH": "write REFRESH TABLE name for a table of Spark; stages follow their inputs",
     "ANALYZE": "nothing has to be analyzed: NoSync counts rows itself",
     "LOAD": "write name.insert(spark.read...) in a Python cell",
     "BEGIN": "write the statements one after another: the cell is one transaction",
@@ -374,7 +385,22 @@ class _HeadParser:
             dropped = DropView(self.span, self._name("a view"), known)
             self._done()
             return dropped
+        if self._took("REFRESH", "TABLE"):
+            return self._refresh()
         return self._inspect()
+
+    def _refresh(self) -> RefreshTable:
+        names = []
+        while True:
+            word = self._words[self._at] if self._at < len(self._words) else None
+            if word is None or word.name is None:
+                self._fail("expected a table here", "write REFRESH TABLE name")
+            self._at += 1
+            names.append(Name(word.name, word.span))
+            if not self._took("."):
+                break
+        self._done()
+        return RefreshTable(self.span, tuple(names))
 
     def _with(self) -> TextSpan | None:
         """Takes WITH and its queries; returns None if a SELECT follows."""

@@ -2,7 +2,9 @@
 
 Windows of one partitioning and order are computed together, also if other windows or computed
 columns are between them. `row_number() <= k` above a window is the first rows of each group, whose
-cost does not depend on the size of the group; the numbers of these rows follow from them.
+cost does not depend on the size of the group; the numbers of these rows follow from them. So is
+`rank() <= k`, with all rows that are equal to the last one. `dense_rank() <= k` is not, because k
+ranks may have any number of rows, unless k is 1.
 """
 
 from __future__ import annotations
@@ -131,9 +133,9 @@ def _sunk(window: LogicalWindow) -> Relation | None:
 
 
 def _top(window: LogicalWindow, condition: Scalar) -> Relation | None:
-    """Returns the rows of a window whose row number satisfies a condition."""
+    """Returns the rows of a window whose row number or rank satisfies a condition."""
     numbers = [p for p in condition.pieces if isinstance(p, int)]
-    found = [f for f in window.functions if f.function == "row_number"]
+    found = [f for f in window.functions if f.function in ("row_number", "rank", "dense_rank")]
     function = next((f for f in found if numbers == [f.column]), None)
     if function is None:
         return None
@@ -142,21 +144,24 @@ def _top(window: LogicalWindow, condition: Scalar) -> Relation | None:
         return None
     sign, k = bound
     k -= sign == "<"
-    if k < 1:
+    is_exact = sign in ("=", "==")
+    ties = function.function != "row_number"
+    if k < 1 or (function.function == "dense_rank" and k > 1):
         return None
     rest = tuple(f for f in window.functions if f is not function)
     source = window.source
     if rest:
         columns = tuple(c for c in window.columns if c != function.column)
         source = replace(window, columns=columns, functions=rest)
-    if sign in ("=", "=="):
+    if is_exact and not ties:
         first = LogicalTop(source.columns, source, window.groups, window.order, 1, k - 1)
         outputs = [Output(c, column(c)) for c in source.columns]
         outputs.append(Output(function.column, Scalar((f"cast({k} as int)",))))
         return LogicalProject(tuple(o.column for o in outputs), first, tuple(outputs))
-    first = LogicalTop(source.columns, source, window.groups, window.order, k, 0)
+    first = LogicalTop(source.columns, source, window.groups, window.order, k, 0, ties)
     columns = (*source.columns, function.column)
-    return LogicalWindow(columns, first, window.groups, window.order, (function,))
+    made = LogicalWindow(columns, first, window.groups, window.order, (function,))
+    return LogicalFilter(columns, made, condition) if is_exact else made
 
 
 def _bound(text: str) -> tuple[str, int] | None:

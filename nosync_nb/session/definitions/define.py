@@ -32,6 +32,7 @@ from nosync_nb.dataflow.graph import Graph
 from nosync_nb.dataflow.snapshot import rows_count, unknown_name_error
 from nosync_nb.dataflow.stage import Stage, StageOptions
 from nosync_nb.errors import CorruptLogError, SchemaError, StageError, enough_memory
+from nosync_nb.operators.constant import BYTES_MAX, constant_bytes
 from nosync_nb.rows import Schema, infer_schema
 from nosync_nb.session.backfill import definition_diff, plan
 from nosync_nb.session.backfill.execute import BackfillExecutor
@@ -253,10 +254,13 @@ class DefinitionService:
         for name in collections:
             check_name(name, "stage")
         argument = "the collection"
-        return {
+        definitions = {
             name: definition_of(f"stage '{name}'", each, self._host, argument, stage=name)
             for name, each in collections.items()
         }
+        for name, tree in definitions.items():
+            _check_constants(name, tree)
+        return definitions
 
     def _ordered_definitions(
         self, catalog: Mapping[str, Stage], described: Mapping[str, Definition]
@@ -404,6 +408,25 @@ def _defined_text(collections: Iterable[str]) -> str:
     return f"{subject}; do not define {'it' if single else 'them'} again"
 
 
+def _check_constants(name: str, tree: Definition) -> None:
+    """Raises StageError if a definition has more constant rows than a catalog should."""
+    size = constant_bytes([*tree.walk()])
+    if size > BYTES_MAX:
+        table, epoch = next(
+            (part.params["table"], part.params["epoch"])
+            for part in tree.walk()
+            if part.op == "constant"
+        )
+        raise StageError(
+            f"stage '{name}': the rows of '{table}' at epoch {epoch} take {size / 1e6:.0f} MB in"
+            f" its definition, more than {BYTES_MAX >> 20} MiB",
+            hint="load them into an input once, and read that:"
+            f" session.input('{table}_{epoch}', session['{table}'].schema)"
+            f".insert(session['{table}'].at({epoch}))",
+            stage=name,
+        )
+
+
 def _refuse_inputs(catalog: Mapping[str, Stage], collections: Mapping[str, Any]) -> None:
     """Raises if a stage has the name of an input."""
     for name, collection in collections.items():
@@ -454,8 +477,11 @@ class InputDeclarations:
         names, self._from_data = self._from_data, []
         return names
 
-    def declare(self, name: str, schema: Any, key: Any) -> None:
+    def declare(self, name: str, schema: Any, key: Any, *, origin: str = "") -> None:
         """Declares an input with these columns and this key, or checks an existing one.
+
+        Args:
+            origin: the table of a Spark session that a new input is loaded from.
 
         Raises:
             SchemaError: if the name is a stage, or an input with other columns or another key.
@@ -482,7 +508,7 @@ class InputDeclarations:
                     )
         outcome = DefinitionOutcome()
         try:
-            self._create(name, columns, key, key_positions, outcome)
+            self._create(name, columns, key, key_positions, origin, outcome)
             if _has_rows(schema):
                 self._from_data.append(name)
             self._spark_connection.follow()
@@ -498,6 +524,7 @@ class InputDeclarations:
         columns: Schema,
         key: Any,
         key_positions: tuple[int, ...] | None,
+        origin: str,
         outcome: DefinitionOutcome,
     ) -> None:
         """Creates an input, unless another thread has created it meanwhile."""
@@ -507,7 +534,8 @@ class InputDeclarations:
                 return
             now, catalog = self._publisher.last_epoch, self._publisher.snapshot.catalog
             uid = self._unused_identity(name)
-            stage = Stage(name, columns, key=key_positions, begin=now, uid=uid).identified({})
+            stage = Stage(name, columns, key=key_positions, begin=now, uid=uid, origin=origin)
+            stage = stage.identified({})
             self._executor.install(
                 definition_diff.unchanged_decision({**catalog, name: stage}), outcome=outcome
             )

@@ -22,8 +22,8 @@ from nosync_nb.dataflow.stage import Stage
 from nosync_nb.session.sql.evaluate import StatementReader
 from nosync_nb.session.sql.insert import InsertRun
 from nosync_nb.session.sql.merge import MergeRun
+from nosync_nb.session.sql.results import RowCounts
 from nosync_nb.session.sql.statement_run import (
-    RowCounts,
     Tables,
     WriteServices,
 )
@@ -81,7 +81,7 @@ class InputStatements:
             SqlError: there is no such input, or the name is a stage or a view.
         """
         name, span = statement.target
-        found = lookup(name)
+        found = lookup.existing(name)
         if found is None:
             raise unknown_table(text, span, name, self._tables)
         stage = self._publisher.snapshot.catalog.get(found.name) if found.is_ref else None

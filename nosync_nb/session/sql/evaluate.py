@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from nosync_nb.collections.definition import Definition
+from nosync_nb.collections.definition import Definition, reference_to
 from nosync_nb.collections.readable import refuse_negative
 from nosync_nb.dataflow.runtime.epoch_result import VersionState
-from nosync_nb.dataflow.snapshot import Snapshot
+from nosync_nb.dataflow.snapshot import Snapshot, collection_state
+from nosync_nb.rows import Schema
 from nosync_nb.session.reads.log_follower import LogFollower
 from nosync_nb.session.reads.reader import SnapshotReader
 from nosync_nb.session.state.publisher import Publisher
@@ -22,6 +24,14 @@ from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.spark.connection import SparkConnection
 from nosync_nb.trace import Trace
 from nosync_nb.trace.batch import Batch
+
+
+class RowsAtEpoch(NamedTuple):
+    """The rows of an input or a stage at an epoch."""
+
+    epoch: int
+    schema: Schema
+    batch: Batch
 
 
 class StatementReader:
@@ -69,6 +79,28 @@ class StatementReader:
         repair = partial(self._reader.repair_command, definition)
         refuse_negative(batch, "this query", epoch, repair)
         return batch
+
+    def rows_at(self, name: str, at: Any) -> RowsAtEpoch:
+        """Returns the committed rows of an input or a stage at an epoch.
+
+        Raises:
+            TimeError: there is no such epoch, or the rows at it are no longer retained separately.
+            NegativeMultiplicityError: if the count of a row is below 0.
+
+        Cost: that of a read at the epoch.
+        """
+
+        def read() -> RowsAtEpoch:
+            snapshot = self._publisher.snapshot
+            epoch = self._reader.epoch(at, snapshot)
+            batch = collection_state(snapshot, name, epoch)
+            return RowsAtEpoch(epoch, snapshot.stage(name).schema, batch)
+
+        found = self._following(read)
+        tree = reference_to(name, found.schema)
+        repair = partial(self._reader.repair_command, tree)
+        refuse_negative(found.batch, f"'{name}'", lambda: found.epoch, repair)
+        return found
 
     def _rows(self, definition: Definition, known: Mapping[str, Batch]) -> Batch:
         snapshot, pending = self._publisher.snapshot, self._transactions.current.pending

@@ -16,15 +16,18 @@ from typing import Any, NamedTuple
 
 from nosync_nb.collections.collection import Collection
 from nosync_nb.collections.definition import Definition, check_name, reference_to
+from nosync_nb.collections.equivalence import is_equivalent
 from nosync_nb.collections.session_protocol import SessionProtocol
 from nosync_nb.collections.sql.composed import composed
-from nosync_nb.collections.sql.grammar import TextSpan, failure
+from nosync_nb.collections.sql.grammar import TextSpan, failure, sql_reason
+from nosync_nb.collections.sql.parameters import Arguments, bind_parameters
 from nosync_nb.collections.sql.query import OrderedQuery, ordered_query
 from nosync_nb.collections.sql.statements import (
     CreateView,
     DropView,
     Inspect,
     Name,
+    RefreshTable,
     SelectStatement,
     SqlStatement,
     Write,
@@ -34,13 +37,16 @@ from nosync_nb.collections.sql.statements import (
 from nosync_nb.dataflow.snapshot import rows_count
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import MisuseError, NosyncError, SchemaError, SqlError, StageError
+from nosync_nb.expressions import statement_clock
 from nosync_nb.session.definitions.define import DefinitionService
 from nosync_nb.session.sql.changes import InputStatements
 from nosync_nb.session.sql.evaluate import StatementReader
 from nosync_nb.session.sql.results import QueryRows, StatementResult, order_text
 from nosync_nb.session.sql.tables import Lookup, SqlTables, TemporaryView, unknown_table
+from nosync_nb.session.sql.unstable import unstable_note
 from nosync_nb.session.state.publisher import Publisher
 from nosync_nb.session.state.report import StageReport
+from nosync_nb.session.state.subscriptions import Subscriptions
 from nosync_nb.session.state.transactions import Transaction, Transactions
 from nosync_nb.session.state.writer_lock import WriterLock
 from nosync_nb.session.writes.commit import ChangedMeanwhileError, CommitService
@@ -66,6 +72,8 @@ class _Plan:
         stages: the definitions of the views to define, by name.
         dropped: the stages to drop.
         shown: the view that the last SELECT shows whole, `SELECT * FROM view`; else None.
+        loaded: the inputs that are loaded from tables of Spark, each with a sentence for the user;
+            None if nothing may be loaded.
     """
 
     definitions: dict[str, Definition | None] = field(default_factory=dict)
@@ -75,6 +83,7 @@ class _Plan:
     stages: dict[str, Definition] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     shown: str | None = None
+    loaded: dict[str, str] | None = field(default_factory=dict)
     results: list[StatementResult] = field(default_factory=list)
 
 
@@ -99,6 +108,7 @@ class SqlService:
         tables: SqlTables,
         changes: InputStatements,
         reader: StatementReader,
+        subscriptions: Subscriptions,
     ) -> None:
         self._writer_lock = writer_lock
         self._publisher = publisher
@@ -109,19 +119,59 @@ class SqlService:
         self._tables = tables
         self._changes = changes
         self._reader = reader
+        self._subscriptions = subscriptions
 
-    def collection(self, query: str) -> Collection:
-        """Returns a SELECT as a collection; see `Session.sql`."""
+    def collection(
+        self, query: str, args: Arguments | None = None, *, loads: bool = True
+    ) -> Collection:
+        """Returns a SELECT as a collection; see `Session.sql`.
+
+        Args:
+            loads: True to load tables of the running Spark session, as an epoch of its own.
+        """
         self._tables.refresh()
+        query = bind_parameters(query, args)
+        if not loads or not self._tables.spark.has_unloaded:
+            try:
+                return self._collection(query, None)
+            except SqlError as error:
+                if not loads or not self._may_be_in_spark(error):
+                    raise
+        plan, before, transaction = _Plan(), self._before(), Transaction()
+        loaded = plan.loaded = {}
+        try:
+            with self._transactions.block(transaction):
+                found = self._collection(query, loaded)
+                if transaction:
+                    self._commits.commit(transaction, None, None)
+        except BaseException as error:
+            committed = transaction.epoch is not None
+            self._end_interrupted(plan, before, error, committed=committed)
+            raise
+        finally:
+            self._commits.discard(transaction)
+        for sentence in loaded.values():
+            self._subscriptions.add_notice(sentence)
+        return found
+
+    def _may_be_in_spark(self, error: SqlError) -> bool:
+        """Returns True if a query failed for a table that the running Spark session may have."""
+        is_unknown = error.reason.startswith("[TABLE_OR_VIEW_NOT_FOUND]")
+        return is_unknown and self._tables.spark.can_load
+
+    def _collection(self, query: str, loaded: dict[str, str] | None) -> Collection:
         text = composed(query, TextSpan(0, len(query)), TextSpan(0, len(query)))
-        lookup = Lookup(self._tables, query)
+        lookup = Lookup(self._tables, query, loaded=loaded)
         with text.errors_at_origin(lookup.hint):
-            found = ordered_query(query, lookup, self._host.types)
+            found = ordered_query(query, lookup, self._host.types, past=lookup.at, unique=True)
         return Collection(self._host, found.definition)
 
-    def execute(self, text: str, *, commit: bool, **options: Any) -> list[StatementResult]:
+    def execute(
+        self, text: str, args: Arguments | None = None, *, commit: bool, **options: Any
+    ) -> list[StatementResult]:
         """Runs statements; see `Session.execute`."""
         self._tables.refresh()
+        text = bind_parameters(text, args)
         statements = parse_cell(text)
         for statement in statements[:-1]:
             if isinstance(statement, SelectStatement | Inspect):
@@ -132,10 +182,16 @@ class SqlService:
                     " changes nothing",
                     "move it to the end, into a cell of its own, or write CREATE VIEW name AS ...",
                 )
-        if not any(isinstance(each, Write | CreateView | DropView) for each in statements):
-            plan = _Plan()
-            self._plan(plan, text, statements, options)
-            return plan.results
+        changing = Write | CreateView | DropView | RefreshTable
+        changes = any(isinstance(each, changing) for each in statements)
+        if not changes and not self._tables.spark.has_unloaded:  # a SELECT waits for no lock
+            plan = _Plan(loaded=None)
+            try:
+                self._plan(plan, text, statements, options)
+                return plan.results
+            except SqlError as error:
+                if not self._may_be_in_spark(error):
+                    raise
         transactions = self._transactions
         joins = not commit and (transactions.open or transactions.shared.ender is not None)
         run = self._run_joined if joins else self._run_alone
@@ -189,17 +245,17 @@ class SqlService:
         options: Mapping[str, Any],
     ) -> list[StatementResult]:
         plan, before = _Plan(), self._before()
-        with self._transactions.block(transaction):
-            try:
+        try:
+            with self._transactions.block(transaction):
                 self._plan(plan, text, statements, options)
                 reports = self._define(plan, options)
                 if transaction:
                     self._commits.commit(transaction, None, None)
                 self._drop(plan)
-            except BaseException as error:
-                committed = transaction.epoch is not None
-                self._end_interrupted(plan, before, error, committed=committed)
-                raise
+        except BaseException as error:
+            committed = transaction.epoch is not None
+            self._end_interrupted(plan, before, error, committed=committed)
+            raise
         return self._finished(plan, reports)
 
     def _before(self) -> _Before:
@@ -227,7 +283,7 @@ class SqlService:
         return self._definitions.define(plan.views, **options) if plan.views else []
 
     def _restore(self, plan: _Plan, before: _Before, error: BaseException) -> None:
-        """Restores the views that a plan has changed."""
+        """Restores the views that a plan has changed, and drops the inputs that it has loaded."""
         if plan.temporary:
             self._tables.restore_views(before.views)
         catalog = self._publisher.snapshot.catalog
@@ -242,8 +298,12 @@ class SqlService:
                 if stage is not None and stage.definition is not None:
                     same = {name: Collection(self._host, stage.definition)}
                     self._definitions.define_checked(same, stage.options)
+            loaded = [name for name in plan.loaded or () if name in catalog and name not in old]
+            if loaded:
+                self._definitions.drop(loaded, cascade=False)
         except NosyncError as second:
-            error.add_note(f"the views {', '.join(changed)} could not be restored: {second}")
+            left = ", ".join([*changed, *(plan.loaded or ())])
+            error.add_note(f"{left} could not be restored: {second}")
 
     def _drop(self, plan: _Plan) -> None:
         """Drops stages, then changes the temporary views; may be repeated."""
@@ -294,8 +354,14 @@ class SqlService:
     ) -> None:
         """Evaluates statements, one after another; changes only the current transaction."""
         for statement in statements:
+            earlier = set(plan.loaded or ())
             try:
-                plan.results.append(self._result(text, statement, plan, options))
+                with statement_clock():
+                    result = self._result(text, statement, plan, options)
+                loaded = (plan.loaded or {}).items()
+                notes = [note for name, note in loaded if name not in earlier]
+                notes = [each for each in (*notes, result.note) if each]
+                plan.results.append(replace(result, note="; ".join(notes)))
             except SqlError:
                 raise
             except Exception as error:
@@ -317,6 +383,9 @@ class SqlService:
                 return self._create(text, statement, plan, options)
             case DropView():
                 return self._plan_drop(text, statement, plan)
+            case RefreshTable():
+                name, counts = self._tables.spark.refresh(text, statement)
+                return StatementResult(kind_of(statement), name, *counts)
             case SelectStatement():
                 return self._select(text, statement.span, plan)
             case Inspect():
@@ -324,7 +393,7 @@ class SqlService:
         raise AssertionError(statement)
 
     def _lookup(self, plan: _Plan, text: str) -> Lookup:
-        return Lookup(self._tables, text, plan.definitions)
+        return Lookup(self._tables, text, plan.definitions, loaded=plan.loaded)
 
     def _query(
         self,
@@ -332,6 +401,7 @@ class SqlService:
         span: TextSpan,
         planned: Mapping[str, Definition | None],
         defining: str | None = None,
+        loaded: dict[str, str] | None = None,
         **names: bool,
     ) -> OrderedQuery:
         """Returns the query that is a part of the text; see `Lookup` for the other arguments.
@@ -340,17 +410,18 @@ class SqlService:
             names: how its columns are named, as for `ordered_query`.
         """
         part = composed(text, span, span)
-        lookup = Lookup(self._tables, part.text, planned, defining)
+        lookup = Lookup(self._tables, part.text, planned, defining, loaded)
         with part.errors_at_origin(lookup.hint):
-            return ordered_query(part.text, lookup, self._host.types, **names)
+            return ordered_query(part.text, lookup, self._host.types, past=lookup.at, **names)
 
     def _select(self, text: str, span: TextSpan, plan: _Plan) -> StatementResult:
         """Reads a SELECT now, so that an error in a row undoes the statements before it."""
-        found = self._query(text, span, plan.definitions, unique=True)
+        found = self._query(text, span, plan.definitions, loaded=plan.loaded, unique=True)
         collection = Collection(self._host, found.definition)
         names = found.ordered.schema.names
         order = order_text(names, len(found.definition.schema), found.order)
-        if found.definition.is_ref and not order:
+        is_table = found.definition.is_ref and found.definition.name not in (plan.loaded or ())
+        if is_table and not order:
             return StatementResult("SELECT", collection=collection)
         if not order:
             plan.shown = next((n for n, v in plan.stages.items() if v is found.definition), None)
@@ -369,10 +440,11 @@ class SqlService:
     ) -> StatementResult:
         own = statement.name.name.lower()
         numbered = bool(statement.columns)
-        found = self._query(text, statement.query, plan.references, own, numbered=numbered)
+        query = partial(self._query, text, statement.query, numbered=numbered)
+        found = query(plan.references, own, plan.loaded)
         definition = inlined = self._renamed(text, statement, found)
         if plan.views:
-            same = self._query(text, statement.query, plan.definitions, own, numbered=numbered)
+            same = query(plan.definitions, own, plan.loaded)
             inlined = self._renamed(text, statement, same)
         name, note = statement.name.name, ""
         if found.order and not found.limited:
@@ -385,7 +457,7 @@ class SqlService:
             self._refuse_stage(text, statement, known)
             view = TemporaryView(known, definition)
             if statement.only_if_new and temporary:
-                return StatementResult("CREATE VIEW", known, note="exists already")
+                return StatementResult("CREATE VIEW", known, note=f"{known} exists already")
             if temporary and not statement.replace:
                 old = self._tables.views.get(known.lower())
                 if old is None or not _reads_the_same(old.definition, definition):
@@ -419,11 +491,13 @@ class SqlService:
         old = self._publisher.snapshot.catalog.get(name)
         if old is not None and old.is_input:
             raise self._exists(text, statement, "an input")
+        clock = unstable_note(text, statement.query, name, definition)
+        note = "; ".join(each for each in (note, clock) if each)
         exists = old is not None or name in plan.views
         if name in plan.dropped:
             exists = False
         if exists and statement.only_if_new:
-            return StatementResult("CREATE VIEW", name, note="exists already")
+            return StatementResult("CREATE VIEW", name, note=f"{name} exists already")
         views = {**plan.views, name: Collection(self._host, definition)}
         with _at(text, statement.span):
             status = self._definitions.status(views, **options).get(name, "")
@@ -469,7 +543,7 @@ class SqlService:
                 return other
         found = self._tables.stages_called(name.name)
         if len(found) > 1:
-            self._lookup(plan, text)(name.name)  # raises
+            self._lookup(plan, text).existing(name.name)  # raises
         return found[0].name if found else name.name
 
     def _refuse_stage(self, text: str, statement: CreateView, name: str) -> None:
@@ -498,10 +572,10 @@ class SqlService:
             plan.definitions.pop(wanted, None)
             plan.references.pop(wanted, None)
             return StatementResult("DROP VIEW", name)
-        found = self._lookup(plan, text)(name)
+        found = self._lookup(plan, text).existing(name)
         if found is None:
             if statement.only_if_known:
-                return StatementResult("DROP VIEW", name, note="does not exist")
+                return StatementResult("DROP VIEW", name, note=f"{name} does not exist")
             raise unknown_table(text, span, name, self._tables)
         known = self._known(text, statement.name, plan)
         stage = self._publisher.snapshot.catalog.get(known)
@@ -541,14 +615,14 @@ class SqlService:
     def _inspect(self, text: str, statement: Inspect, plan: _Plan) -> StatementResult:
         if statement.kind == "explain":
             assert statement.query is not None
-            found = self._query(text, statement.query, plan.definitions)
+            found = self._query(text, statement.query, plan.definitions, unique=True)
             collection = Collection(self._host, found.definition)
             explained = str(collection.explain())
             return StatementResult("EXPLAIN", collection=collection, text=explained)
         if statement.kind == "describe":
             assert statement.name is not None
             name, span = statement.name
-            definition = self._lookup(plan, text)(name)
+            definition = self._lookup(plan, text).existing(name)
             if definition is None:
                 raise unknown_table(text, span, name, self._tables)
             table = tuple((each.name, each.type) for each in definition.schema.fields)
@@ -571,7 +645,7 @@ class SqlService:
 def _reads_the_same(one: Definition, other: Definition) -> bool:
     """Returns True if two definitions compute the same of the same tables by name."""
     named = {name: name for name in (*one.references, *other.references)}
-    return one.fingerprint(named) == other.fingerprint(named)
+    return is_equivalent(one, other, named)
 
 
 class _at:  # noqa: N801 - reads as a preposition
@@ -586,4 +660,4 @@ class _at:  # noqa: N801 - reads as a preposition
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, SchemaError | StageError | MisuseError):
             hint = error.hint or "change this part"
-            raise failure(self._text, self._span, str(error), hint) from error
+            raise failure(self._text, self._span, sql_reason(error), hint) from error

@@ -10,8 +10,8 @@ from nosync_nb.collections.sql.statements import (
     Name,
 )
 from nosync_nb.session.sql.assignment import StoreAssignmentError, fitted, kind_of_type
+from nosync_nb.session.sql.results import RowCounts
 from nosync_nb.session.sql.statement_run import (
-    RowCounts,
     StatementRun,
 )
 from nosync_nb.session.sql.values import NULLS, LiteralRows, rows_of_literals

@@ -14,9 +14,9 @@ from nosync_nb.collections.sql.statements import (
 from nosync_nb.rows.array_ops import ones
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.session.sql.assignment import StoreAssignmentError
+from nosync_nb.session.sql.results import RowCounts
 from nosync_nb.session.sql.statement_run import (
     NewValue,
-    RowCounts,
     StatementRun,
     spans_of,
 )
@@ -155,6 +155,19 @@ class MergeRun(StatementRun):
                 statement.source,
                 "[PARSE_SYNTAX_ERROR] the source has no name, which `*` needs",
                 "write USING (SELECT ...) AS source",
+            )
+        names = self._query(self._compose("SELECT * FROM ", statement.source)).names
+        have = {name.lower() for name in names}
+        missing = [name for name in self.stage.schema.names if name.lower() not in have]
+        if missing:
+            own = ", ".join(name for name in self.stage.schema.names if name not in missing)
+            listed = f"INSERT ({own}) VALUES (...)"
+            listed = "UPDATE SET column = value" if clause.action == "update" else listed
+            raise self._failed(
+                clause.span,
+                f"[UNRESOLVED_COLUMN.WITH_SUGGESTION] the source has no column `{missing[0]}` of"
+                f" input '{self.stage.name}', which `*` needs; its columns are {', '.join(names)}",
+                f"list the columns: {listed}",
             )
         return {
             column: NewValue((alias, f".{quoted(name)}"), clause.span)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +18,21 @@ from nosync_nb.session.state.report import StageReport
 from nosync_nb.trace.batch import Batch
 
 
+class RowCounts(NamedTuple):
+    """The rows that a statement has changed."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
 @dataclass(frozen=True)
 class StatementResult:
     """What one statement of `Session.execute` did.
 
     Attributes:
-        statement: its kind: SELECT, CREATE VIEW, DROP VIEW, INSERT, DELETE, UPDATE, MERGE, SHOW,
-            DESCRIBE or EXPLAIN.
+        statement: its kind: SELECT, CREATE VIEW, DROP VIEW, INSERT, DELETE, UPDATE, MERGE, REFRESH
+            TABLE, SHOW, DESCRIBE or EXPLAIN.
         name: the input, stage or view that it names; None for a SELECT.
         inserted: the number of rows that it inserted, duplicates included.
         updated: the number of rows that it updated.
@@ -35,7 +43,8 @@ class StatementResult:
         report: the report of the stage that CREATE VIEW defined.
         reports: this report, and those of stages that read the stage and followed its change.
         order: the ORDER BY of a SELECT as text; empty without one.
-        note: what the reader of the result should know, for example about its order.
+        note: what the reader of the result should know, for example about its order, or that a
+            table of Spark was loaded.
         text: the text of EXPLAIN.
         columns: the columns of the table that SHOW and DESCRIBE return.
         table: the rows of that table.

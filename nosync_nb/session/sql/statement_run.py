@@ -34,14 +34,6 @@ Tables = Callable[[str], Lookup]
 """Returns the tables for the queries of a text."""
 
 
-class RowCounts(NamedTuple):
-    """The rows that a statement has changed."""
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-
-
 class StatementQuery(NamedTuple):
     """A query of a statement, for error positions."""
 
@@ -131,7 +123,8 @@ class StatementRun:
         """Returns a query, with numbers as the names of its columns."""
         lookup = self._lookup(text.text)
         with text.errors_at_origin(lookup.hint):
-            found = ordered_query(text.text, lookup, self._all.types, numbered=True)
+            types, past = self._all.types, lookup.at
+            found = ordered_query(text.text, lookup, types, past=past, numbered=True)
             return StatementQuery(found.definition, found.names)
 
     def _rows(

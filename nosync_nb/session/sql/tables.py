@@ -7,14 +7,17 @@ hides a stage of its name, as in Spark.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import NamedTuple
 
 from nosync_nb.collections.definition import Definition, reference_to
+from nosync_nb.collections.sql.algebra import TimePoint
 from nosync_nb.collections.sql.grammar import TextSpan, failure, words_of
 from nosync_nb.dataflow.stage import Stage
 from nosync_nb.errors import SqlError, likely
 from nosync_nb.session.reads.log_follower import LogFollower
+from nosync_nb.session.sql.spark_tables import SparkTables, split_path
+from nosync_nb.session.sql.time_travel import TableAtEpoch, TimeTravel
 from nosync_nb.session.state.publisher import Publisher
 
 
@@ -28,12 +31,24 @@ class TemporaryView(NamedTuple):
 class SqlTables:
     """Finds tables by name, and has the temporary views.
 
+    Attributes:
+        time_travel: reads tables at an epoch.
+        spark: loads tables of the running Spark session.
+
     Threads: any may call; a lock guards the views, and readers take one reference.
     """
 
-    def __init__(self, publisher: Publisher, follower: LogFollower) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        follower: LogFollower,
+        time_travel: TimeTravel,
+        spark: SparkTables,
+    ) -> None:
         self._publisher = publisher
         self._follower = follower
+        self.time_travel = time_travel
+        self.spark = spark
         self._lock = threading.Lock()
         self._views: Mapping[str, TemporaryView] = {}
 
@@ -62,6 +77,10 @@ class SqlTables:
         """Reads what the owner of a log that is open for reading has written."""
         self._follower.refresh()
 
+    def stage(self, name: str) -> Stage | None:
+        """Returns the input or the stage of a name; None if the name is unknown."""
+        return self._publisher.snapshot.catalog.get(name)
+
     def stages_called(self, name: str) -> list[Stage]:
         """Returns the inputs and stages with a name; the one with this spelling alone, if any."""
         catalog = self._publisher.snapshot.catalog
@@ -89,6 +108,8 @@ class Lookup:
         text: the text, for the position of an ambiguous name.
         planned: definitions by name in lower case; None for a view that is dropped.
         defining: the name in lower case of the view that the text defines.
+        loaded: receives the inputs that are loaded from Spark, each with a sentence for the user;
+            None if nothing may be loaded.
     """
 
     def __init__(
@@ -97,7 +118,9 @@ class Lookup:
         text: str,
         planned: Mapping[str, Definition | None] | None = None,
         defining: str | None = None,
+        loaded: MutableMapping[str, str] | None = None,
     ) -> None:
+        self._loaded = loaded
         self._tables = tables
         self._defining = defining
         self._text = text
@@ -106,14 +129,43 @@ class Lookup:
 
     def hint(self) -> str:
         """Returns the hint for the last name that was not found."""
+        path = split_path(self._missing) if self._missing.startswith("`") else [self._missing]
+        if self._loaded is None and self._missing and self._tables.spark.has(path):
+            return f"Spark has it, and a query loads it: SELECT * FROM {self._missing}"
         return likely(self._missing, self._tables.names(), "the tables are")
 
     def __call__(self, name: str) -> Definition | None:
         """Returns the definition of a table; None for an unknown name.
 
+        A table of the running Spark session is loaded into an input.
+
+        Raises:
+            SqlError: if several names differ from it only in case, a view reads itself, or a table
+                of Spark cannot be loaded.
+        """
+        found = self.existing(name)
+        if self._loaded is None:
+            return found
+        spark = self._tables.spark
+        if found is None:
+            path = split_path(name) if name.startswith("`") else [name]
+            stage = spark.load(self._text, path, self._loaded)
+            return None if stage is None else reference_to(stage.name, stage.schema)
+        stage = self._tables.stage(found.name) if found.is_ref else None
+        if stage is not None and spark.is_unloaded(stage):
+            spark.load_again(self._text, stage, self._loaded)
+        return found
+
+    def existing(self, name: str) -> Definition | None:
+        """Returns the definition of a table; None for an unknown name. Nothing is loaded.
+
         Raises:
             SqlError: if several names differ from it only in case, or a view reads itself.
         """
+        if name.startswith("`"):
+            stage = self._tables.spark.loaded_from(split_path(name))
+            self._missing = name
+            return None if stage is None else reference_to(stage.name, stage.schema)
         wanted = name.lower()
         if wanted == self._defining:
             raise self._failure(
@@ -138,6 +190,26 @@ class Lookup:
             self._missing = name
             return None
         return reference_to(found[0].name, found[0].schema)
+
+    def at(self, name: str, at: TimePoint) -> TableAtEpoch | None:
+        """Returns the rows of a table at a point in time; None for an unknown name.
+
+        Raises:
+            SqlError: the name is a view that has no epochs yet, or the rows are not readable then.
+        """
+        definition = self.existing(name)
+        if definition is None:
+            return None
+        is_planned = name.lower() in self._planned
+        if not definition.is_ref or (is_planned and definition.name.lower() != name.lower()):
+            kind = "a view of this cell" if is_planned else "a temporary view"
+            raise failure(
+                self._text,
+                at.span,
+                f"[UNSUPPORTED_FEATURE.TIME_TRAVEL] `{name}` is {kind}, which has no epochs",
+                "write AS OF behind the inputs and stages that it reads",
+            )
+        return self._tables.time_travel.table(self._text, definition.name, at, self)
 
     def _failure(self, name: str, what: str, hint: str) -> SqlError:
         words = [each.span for each in words_of(self._text) if each.name == name]

@@ -7,9 +7,9 @@ from nosync_nb.collections.sql.statements import (
     DeleteStatement,
     UpdateStatement,
 )
+from nosync_nb.session.sql.results import RowCounts
 from nosync_nb.session.sql.statement_run import (
     NewValue,
-    RowCounts,
     StatementRun,
 )
 

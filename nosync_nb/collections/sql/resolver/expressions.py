@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlglot import exp
 
-from nosync_nb.collections.sql.algebra import Column, Named, Scalar, single_spaced
-from nosync_nb.collections.sql.comparisons import comparisons_of
+from nosync_nb.collections.sql.algebra import Column, Named, Scalar, equality, single_spaced
 from nosync_nb.collections.sql.grammar import NOWHERE, TextSpan, span_of
+from nosync_nb.collections.sql.joins.comparisons import comparisons_of
 from nosync_nb.collections.sql.resolver.context import Context
 from nosync_nb.collections.sql.resolver.groups import (
     GROUPING_FUNCTIONS,
@@ -18,6 +18,7 @@ from nosync_nb.collections.sql.resolver.groups import (
     group_key,
     grouping_value,
 )
+from nosync_nb.collections.sql.resolver.literals import check_literal
 from nosync_nb.collections.sql.resolver.rows import Rows
 from nosync_nb.collections.sql.resolver.scope import UNGROUPED, Scope
 from nosync_nb.collections.sql.resolver.subqueries import (
@@ -28,19 +29,30 @@ from nosync_nb.collections.sql.resolver.subqueries import (
     scalar_subquery,
 )
 from nosync_nb.collections.sql.resolver.trees import (
+    FieldEquality,
+    field_equalities,
     is_aggregate_call,
+    is_call,
+    is_equality,
+    is_time_unit,
     text_literal,
     without_parentheses,
 )
 from nosync_nb.collections.sql.resolver.window_clause import window_column
+from nosync_nb.errors import SqlError
+from nosync_nb.expressions import is_unit, listed_patterns
 
 _Pieces = tuple[str | Column, ...]
 
 
 def resolve_scalar(context: Context, tree: Any, rows: Rows) -> Scalar:
     """Resolves an expression over rows, which are extended by what its subqueries return."""
-    pieces = resolve_pieces(context, tree, [tree], rows)
     inner = without_parentheses(tree)
+    if isinstance(inner, FieldEquality):
+        left, right = (resolve_scalar(context, each, rows) for each in (inner.left, inner.right))
+        _check_same_type(context, inner, (left, right), rows)
+        return equality(left, right, null_safe=True)
+    pieces = resolve_pieces(context, tree, [tree], rows)
     sides = None
     if isinstance(inner, exp.EQ | exp.NullSafeEQ):
         operands = (inner.left, inner.right)
@@ -59,7 +71,7 @@ def resolve_pieces(context: Context, tree: Any, parts: Iterable[Any], rows: Rows
         each = waiting.pop()
         value = _value(context, each, rows)
         if value is None:
-            waiting += list(each.iter_expressions())
+            waiting += [part for part in each.iter_expressions() if not is_time_unit(part)]
         else:
             found.append((span_of(each), value))
     span = span_of(tree)
@@ -78,7 +90,8 @@ def _value(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
     if rows.groups is not None and (key := group_key(context, tree, rows.groups)) is not None:
         return (key,)
     if isinstance(tree, exp.Column):
-        return _column(context, tree, rows)
+        return (context.cut(tree),) if is_unit(tree) else _column(context, tree, rows)
+    check_literal(context, tree)
     if id(tree) in rows.added:
         return rows.added[id(tree)]
     added = _added(context, tree, rows)
@@ -87,7 +100,9 @@ def _value(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
         return added
     if is_aggregate_call(tree):
         return (aggregate_column(context, tree, rows),)
-    if isinstance(tree, exp.Tuple) or _is_call(tree, "struct"):
+    if (fields := _compared_fields(context, tree, rows)) is not None:
+        return fields
+    if isinstance(tree, exp.Tuple) or is_call(tree, "struct"):
         return _struct(context, tree, rows)
     if isinstance(tree, exp.Anonymous) and str(tree.this).lower() in GROUPING_FUNCTIONS:
         return grouping_value(context, tree, rows)
@@ -106,6 +121,9 @@ def _added(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
     if isinstance(tree, exp.In) and tree.args.get("query") is not None:
         return in_value(context, tree, rows)
     if isinstance(tree, exp.Binary) and isinstance(tree.right, exp.Any | exp.All):
+        if isinstance(tree, exp.Like | exp.ILike):
+            parts = [tree.left, *listed_patterns(tree.right)]
+            return resolve_pieces(context, tree, parts, rows)
         return quantified(context, tree, rows)
     if isinstance(tree, exp.Subquery | exp.Select | exp.SetOperation):
         return (scalar_subquery(context, tree, rows),)
@@ -115,8 +133,49 @@ def _added(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
     return None
 
 
-def _is_call(tree: Any, name: str) -> bool:
-    return isinstance(tree, exp.Anonymous) and str(tree.this).lower() == name
+def _compared_fields(context: Context, tree: Any, rows: Rows) -> _Pieces | None:
+    """Returns `(a, b) = (c, d)` or `(a, b) IN ((c, d), ...)` as comparisons of the fields.
+
+    Fields that are both null are equal, as in any comparison of structs. Returns None for any other
+    expression.
+    """
+    negated = isinstance(tree, exp.NEQ | exp.NullSafeNEQ | exp.Not)
+    inner = without_parentheses(tree.this) if isinstance(tree, exp.Not) else tree
+    if isinstance(inner, exp.In) and isinstance(inner.this, exp.Tuple):
+        options = [field_equalities(inner.this, each) for each in inner.expressions]
+    elif not isinstance(tree, exp.Not) and (negated or is_equality(tree)):
+        options = [field_equalities(tree.left, tree.right)]
+    else:
+        return None
+    if not options or not all(options):
+        return None
+    pieces: list[str | Column] = ["(NOT ((" if negated else "(("]
+    for i, option in enumerate(options):
+        pieces.append(") OR (" if i else "")
+        for j, each in enumerate(option):
+            pieces += [" AND " if j else "", *resolve_scalar(context, each, rows).pieces]
+    pieces.append(")))" if negated else "))")
+    return tuple(each for each in pieces if each != "")
+
+
+def _check_same_type(
+    context: Context, pair: FieldEquality, values: tuple[Scalar, Scalar], rows: Rows
+) -> None:
+    """Raises SqlError if two fields have different types, which Spark does not convert."""
+    try:
+        types = [
+            "void" if isinstance(tree, exp.Null) else context.type_of(each, rows)
+            for tree, each in zip((pair.left, pair.right), values, strict=True)
+        ]
+    except SqlError:  # a column of an enclosing query
+        return
+    if types[0] != types[1]:
+        raise context.failed(
+            pair.right,
+            "[DATATYPE_MISMATCH.BINARY_OP_DIFF_TYPES] fields that are compared have the types"
+            f" {types[0]} and {types[1]}",
+            f"write cast(... AS {types[0]})",
+        )
 
 
 def _struct(context: Context, tree: Any, rows: Rows) -> _Pieces:
@@ -155,22 +214,27 @@ def _column(context: Context, tree: exp.Column, rows: Rows) -> _Pieces:
     while scope is not None:
         found, used = scope.find(names)
         if len(found) > 1:
+            condition = "UNRESOLVED_COLUMN" if first in rows.repeated else "AMBIGUOUS_REFERENCE"
             raise context.failed(
                 tree,
-                f"[AMBIGUOUS_REFERENCE] {'.'.join(names)!r} is a column of several tables",
-                "write table.column",
+                f"[{condition}] {'.'.join(names)!r} is the name of several columns",
+                "write table.column, or give the columns different names with AS",
             )
         if found:
             (one,) = found
             if one.column == UNGROUPED:
                 raise context.failed(
                     tree,
-                    f"[MISSING_AGGREGATION] the column {names[-1]!r} is neither in GROUP BY nor in"
-                    " an aggregate",
+                    f"[{_ungrouped_class(scope, rows)}] the column {names[-1]!r} is neither in"
+                    " GROUP BY nor in an aggregate",
                     "add it to GROUP BY, or use min(), max() or any other aggregate",
                 )
+            if scope is not rows.scope:
+                context.outer[id(tree)] = scope
+            if (key := _map_key(context, one.column, names[used:])) is not None:
+                return (one.column, key)
             return (one.column, *_fields(context, parts[used:]))
-        if scope is rows.scope and first in rows.aliases:
+        if scope is rows.scope and first in rows.aliases and first not in rows.repeated:
             alias = _alias(context, first, rows)
             return ("(", *alias.pieces, ")", *_fields(context, parts[1:]))
         scope = scope.outer
@@ -180,6 +244,22 @@ def _column(context: Context, tree: exp.Column, rows: Rows) -> _Pieces:
         f"[UNRESOLVED_COLUMN] there is no column {'.'.join(names)!r}",
         f"the columns are {', '.join(known)}" if known else "name a table in FROM",
     )
+
+
+def _ungrouped_class(scope: Scope, rows: Rows) -> str:
+    """Returns Spark's error class for a column that grouping has made unavailable."""
+    if scope is rows.scope and rows.groups is not None:
+        if not rows.groups.has_keys:
+            return "MISSING_GROUP_BY"
+        if rows.groups.is_having:
+            return "UNRESOLVED_COLUMN"
+    return "MISSING_AGGREGATION"
+
+
+def _map_key(context: Context, number: Column, names: list[str]) -> str | None:
+    """Returns `['key']` for `m.key` if `m` is a map; None if it is a struct."""
+    is_map = len(names) == 1 and (context.column_type(number) or "").startswith("map<")
+    return f"[{text_literal(names[0])}]" if is_map else None
 
 
 def _fields(context: Context, parts: Iterable[Any]) -> tuple[str, ...]:

@@ -15,18 +15,22 @@ from nosync_nb.collections.sql.algebra import (
     Output,
     Relation,
     Scalar,
+    TimePoint,
     column,
     equality,
+    free_columns,
 )
+from nosync_nb.collections.sql.grammar import span_of
 from nosync_nb.collections.sql.resolver.context import Context
 from nosync_nb.collections.sql.resolver.generators import generated, lateral_view, table_function
 from nosync_nb.collections.sql.resolver.pivot import pivoted
 from nosync_nb.collections.sql.resolver.rows import Rows
 from nosync_nb.collections.sql.resolver.scope import NamedRelation, Query, Scope
 from nosync_nb.collections.sql.resolver.trees import alias_columns, conjuncts
+from nosync_nb.rows.ddl import quoted
 
 _TABLE_CLAUSES = ("hints", "system_time", "format", "pattern", "ordinality", "when", "only")
-_SAMPLE = (
+SAMPLE = (
     "TABLESAMPLE is not maintained incrementally: a sample differs at every run",
     "filter by a hash of a key: WHERE pmod(xxhash64(id), 10) = 0",
 )
@@ -61,7 +65,7 @@ def _table(context: Context, tree: Any, scope: Scope) -> tuple[Relation, list[Na
         scope: the tables before it, which LATERAL sees, and the enclosing query.
     """
     if tree.args.get("sample") or isinstance(tree, exp.TableSample):
-        raise context.failed(tree, *_SAMPLE)
+        raise context.failed(tree, *SAMPLE)
     if isinstance(tree, exp.TableAlias):  # the name that `|> AS x` gives to the query before it
         tree = exp.Table(this=tree.this)
     if isinstance(tree, exp.Table):
@@ -104,27 +108,50 @@ def _alias(tree: Any) -> str:
 
 def _named_table(context: Context, tree: exp.Table, scope: Scope) -> Query:
     name = tree.name
+    version = tree.args.get("version")
     if not tree.args.get("db"):
         query = scope.ctes.get(name.lower())
+        if query is not None and version is not None:
+            raise context.failed(
+                version,
+                f"[UNSUPPORTED_FEATURE.TIME_TRAVEL] `{name}` is a query of WITH, which has no"
+                " earlier rows",
+                "write AS OF behind the tables that it reads",
+            )
         if query is not None:
             return query.copied(context.numbers)
-    if tree.args.get("version") is not None:
-        raise context.failed(
-            tree.args["version"],
-            "time travel is not supported here",
-            f"name a version: `{name}@1`",
-        )
-    full = (
-        context.cut(tree.this) if not tree.args.get("db") else ".".join(p.name for p in tree.parts)
-    )
-    found = context.scan(name) if not tree.args.get("db") else None
+    path = [each.name for each in tree.parts]
+    at = None if version is None else _time_point(context, version)
+    found = context.scan(name if len(path) == 1 else ".".join(map(quoted, path)), at)
     if found is None:
+        shown = context.cut(tree.this) if len(path) == 1 else ".".join(path)
         raise context.failed(
             tree.this,
-            f"[TABLE_OR_VIEW_NOT_FOUND] there is no table {full!r}",
+            f"[TABLE_OR_VIEW_NOT_FOUND] there is no table {shown!r}",
             "name an input or a stage of this session",
         )
     return found
+
+
+def _time_point(context: Context, tree: exp.Version) -> TimePoint:
+    """Resolves `VERSION AS OF` or `TIMESTAMP AS OF`."""
+    kind, value = tree.name.lower(), tree.args.get("expression")
+    if tree.args["kind"] != "AS OF" or value is None:
+        raise context.failed(
+            tree,
+            f"[PARSE_SYNTAX_ERROR] {tree.args['kind']} is not a form of time travel",
+            "write t VERSION AS OF epoch, or t TIMESTAMP AS OF time",
+        )
+    if kind == "timestamp":
+        return TimePoint(kind, context.cut(value), span_of(value))
+    if isinstance(value, exp.Literal) and (value.is_string or value.name.isdecimal()):
+        return TimePoint(kind, value.name if value.is_string else int(value.name), span_of(value))
+    raise context.failed(
+        value,
+        f"[PARSE_SYNTAX_ERROR] VERSION AS OF: {context.cut(value)!r} is neither the number of an"
+        " epoch nor a label",
+        "write VERSION AS OF 3 or VERSION AS OF 'monday'; an expression can follow TIMESTAMP AS OF",
+    )
 
 
 def _renamed(context: Context, query: Query, names: Sequence[str], tree: Any) -> Query:
@@ -211,6 +238,13 @@ def _join(
 ) -> tuple[Relation, list[NamedRelation]]:
     context.unsupported(tree, ("global_", "match_condition", "pivots"))
     kind = _kind(tree)
+    refuses = kind in ("right", "full")
+    if refuses and not free_columns(right[0]).isdisjoint(left[0].columns):
+        raise context.failed(
+            tree.this,
+            f"[INVALID_LATERAL_JOIN_TYPE] a {kind.upper()} join with LATERAL",
+            "write LEFT JOIN LATERAL, or name the other table first",
+        )
     tables, more = left[1], right[1]
     using = [each.name for each in tree.args.get("using") or ()]
     if (tree.args.get("method") or "").upper() == "NATURAL":
@@ -222,7 +256,9 @@ def _join(
     conditions = [equality(column(a.column), column(b.column)) for a, b in merged]
     rows = context.rows(right[0], scope.with_tables([*tables, *more]))
     on = tree.args.get("on")
-    conditions += [context.scalar(part, rows) for part in (conjuncts(on) if on is not None else ())]
+    for part in conjuncts(on) if on is not None else ():
+        conditions.append(context.scalar(part, rows))
+        _check_condition(context, part, conditions[-1], left[0], rows)
     columns = (*left[0].columns, *rows.relation.columns)
     if kind in ("semi", "anti"):
         columns = left[0].columns
@@ -232,6 +268,29 @@ def _join(
     if merged:
         return _merged(context, relation, [*tables, *more], merged, kind)
     return relation, [*tables, *more]
+
+
+def _check_condition(
+    context: Context, tree: Any, condition: Scalar, left: Relation, rows: Rows
+) -> None:
+    """Raises SqlError for a condition of a join that is a value, and not boolean.
+
+    The types of other conditions follow from their operators.
+    """
+    if not isinstance(tree, exp.Column | exp.Literal | exp.Null | exp.Binary) or isinstance(
+        tree, exp.Predicate | exp.Connector
+    ):
+        return
+    columns = (*left.columns, *rows.relation.columns)
+    pairs = context.rows(LogicalJoin(columns, left, rows.relation, "inner", ()), Scope())
+    is_null = isinstance(tree, exp.Null)
+    if is_null or context.type_of(condition, pairs) != "boolean":
+        raise context.failed(
+            tree,
+            f"[JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE] the condition {context.cut(tree)!r} of a join is"
+            " not boolean",
+            "write a comparison, as in ON a.id = b.id",
+        )
 
 
 def _kind(tree: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -19,6 +19,7 @@ from nosync_nb.collections.sql.algebra import (
     column,
     single_spaced,
 )
+from nosync_nb.collections.sql.grammar import span_of
 from nosync_nb.collections.sql.resolver.context import Context
 from nosync_nb.collections.sql.resolver.rows import QueryGroups, Rows
 from nosync_nb.collections.sql.resolver.scope import UNGROUPED, NamedRelation, Scope
@@ -33,6 +34,8 @@ from nosync_nb.collections.sql.resolver.trees import (
 )
 from nosync_nb.errors import SqlError
 
+_CLAUSES = ("having", "qualify", "order", "sort", "distribute", "cluster")
+"""The clauses that may have aggregates, apart from the SELECT list."""
 GROUPING_FUNCTIONS = ("grouping", "grouping_id")
 _Pieces = tuple[str | Column, ...]
 
@@ -55,7 +58,7 @@ def grouped_rows(context: Context, select: Any, rows: Rows, items: Sequence[Item
     """Returns the groups of a SELECT; its rows as they are, if it does not group them."""
     group, having = select.args.get("group"), select.args.get("having")
     trees = [item.tree for item in items if item.tree is not None]
-    trees += [select.args[name] for name in ("having", "qualify", "order") if select.args.get(name)]
+    trees += [select.args[name] for name in _CLAUSES if select.args.get(name)]
     if group is None and having is None and not any(has_aggregate(each) for each in trees):
         return rows
     sets, is_analytic = _grouping_sets(context, group, items)
@@ -74,7 +77,7 @@ def grouped_rows(context: Context, select: Any, rows: Rows, items: Sequence[Item
     if is_analytic:
         new, extra = _repeat(context, rows, list(dict.fromkeys(keys.values())), columns)
         keys = {text: new[each] for text, each in keys.items()}
-    groups = QueryGroups(rows, keys, extra[0] if extra else 0)
+    groups = QueryGroups(rows, keys, extra[0] if extra else 0, has_keys=group is not None)
     for each, placed in zip(sets, columns, strict=True):
         for item, number in zip(each, placed, strict=True):
             if item.tree is not None and has_query(item.tree):
@@ -82,6 +85,9 @@ def grouped_rows(context: Context, select: Any, rows: Rows, items: Sequence[Item
     for tree in trees:
         for call in aggregate_calls(tree):
             _aggregate(context, call, groups)
+        for call in _aggregates_of_subqueries(tree, rows.scope):
+            _aggregate(context, call, groups)
+            context.outer_aggregates[id(call)] = groups.called[id(call)]
     numbers = (*dict.fromkeys(groups.keys.values()), *extra)
     calls = tuple(groups.calls.values())
     relation = LogicalAggregate(
@@ -269,6 +275,8 @@ def group_key(context: Context, tree: Any, groups: QueryGroups) -> Column | None
 
 def aggregate_column(context: Context, tree: Any, rows: Rows) -> Column:
     """Returns the column of an aggregate."""
+    if id(tree) in context.outer_aggregates:
+        return context.outer_aggregates[id(tree)]
     if rows.groups is None:
         raise context.failed(
             tree,
@@ -278,9 +286,44 @@ def aggregate_column(context: Context, tree: Any, rows: Rows) -> Column:
     return rows.groups.called[id(tree)]
 
 
+def _aggregates_of_subqueries(tree: Any, scope: Scope) -> Iterator[Any]:
+    """Yields the aggregates of a query in conditions of its subqueries, as `max(t.c)`.
+
+    Such an aggregate has columns of the query alone, each with the name of its table.
+    """
+    tables = {each.alias.lower() for each in scope.tables if each.alias}
+    for query in (each for each in tree.walk() if isinstance(each, exp.Select)):
+        where = query.args.get("where")
+        for call in aggregate_calls(where) if where is not None else ():
+            columns = [each.table.lower() for each in call.find_all(exp.Column)]
+            inner: set[str] = set()
+            around: Any = query
+            while around is not None and around is not tree.parent:
+                if isinstance(around, exp.Select):
+                    inner |= {each.alias_or_name.lower() for each in _sources(around)}
+                around = around.parent
+            if columns and set(columns) <= tables - inner:
+                yield call
+
+
+def _sources(select: Any) -> Iterator[Any]:
+    """Yields the tables and subqueries of FROM."""
+    from_ = select.args.get("from_")
+    if from_ is not None:
+        yield from_.this
+        yield from (each.this for each in from_.this.args.get("joins") or ())
+    yield from (each.this for each in select.args.get("joins") or ())
+
+
 def _aggregate(context: Context, tree: Any, groups: QueryGroups) -> None:
     """Adds an aggregate to groups; equal ones are computed once."""
     for part in parts_of_call(tree):
+        if any(isinstance(each, exp.Window) for each in part.walk()):
+            raise context.failed(
+                tree,
+                "a window function inside of an aggregate is not allowed",
+                "compute the window function in a subquery",
+            )
         if has_aggregate(part):
             raise context.failed(
                 tree,
@@ -288,7 +331,7 @@ def _aggregate(context: Context, tree: Any, groups: QueryGroups) -> None:
                 "compute the inner one in a subquery",
             )
     pieces = context.pieces(tree, parts_of_call(tree), groups.ungrouped)
-    scalar = Scalar(pieces)
+    scalar = Scalar(pieces, span_of(tree))
     known = groups.calls.get(scalar.key())
     if known is None:
         known = groups.calls[scalar.key()] = Output(context.numbers.new(), scalar)

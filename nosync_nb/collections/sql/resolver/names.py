@@ -1,8 +1,7 @@
 """The names that Spark generates for columns without an alias.
 
 Spark prints the analyzed expression: parentheses around operators, arguments with their defaults,
-strings without quotes, casts omitted. This module prints the syntax tree in that form. What depends
-on types (`date + 1` is `date_add(date, 1)`) has the name of its text instead.
+strings without quotes, casts omitted. This module prints the syntax tree in that form.
 """
 
 from __future__ import annotations
@@ -13,9 +12,17 @@ from typing import Any
 
 from sqlglot import exp
 
+from nosync_nb.collections.sql.grammar import span_of
 from nosync_nb.collections.sql.resolver.context import Context
-from nosync_nb.collections.sql.resolver.trees import signed_integer, without_parentheses
-from nosync_nb.expressions.syntax.parser import value_of
+from nosync_nb.collections.sql.resolver.rows import Rows
+from nosync_nb.collections.sql.resolver.scope import Scope
+from nosync_nb.collections.sql.resolver.trees import (
+    is_aggregate_call,
+    signed_integer,
+    without_parentheses,
+)
+from nosync_nb.errors import NosyncError
+from nosync_nb.expressions.syntax.parser import Unsigned, listed_patterns, value_of
 from nosync_nb.operators.windows.calls import RANKS
 
 _BINARY: dict[type[exp.Expr], str] = {
@@ -29,7 +36,6 @@ _BINARY: dict[type[exp.Expr], str] = {
     exp.BitwiseOr: "|",
     exp.BitwiseXor: "^",
     exp.BitwiseLeftShift: "<<",
-    exp.BitwiseRightShift: ">>",
     exp.GT: ">",
     exp.GTE: ">=",
     exp.LT: "<",
@@ -69,6 +75,7 @@ _DEFAULTS: dict[tuple[str, int], tuple[str, ...]] = {
     ("locate", 2): ("1",),
     ("lpad", 2): (" ",),
     ("months_between", 2): ("true",),
+    ("overlay", 3): ("-1",),
     ("percentile", 2): ("1",),
     ("percentile_approx", 2): ("10000",),
     ("position", 2): ("1",),
@@ -79,34 +86,55 @@ _DEFAULTS: dict[tuple[str, int], tuple[str, ...]] = {
     ("rpad", 2): (" ",),
     ("split", 2): ("-1",),
     ("string_agg", 1): ("NULL",),
+    ("substr", 2): ("2147483647",),
+    ("substring", 2): ("2147483647",),
     ("to_unix_timestamp", 1): ("yyyy-MM-dd HH:mm:ss",),
     ("unix_timestamp", 1): ("yyyy-MM-dd HH:mm:ss",),
 }
 """The arguments that Spark adds to a function with a number of arguments."""
+_STRINGS = re.compile(r"""(?:[rR]?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))+""", re.DOTALL)
+"""Strings; those that touch are one string with a quote in it."""
+_CASTS = frozenset(
+    (
+        *("bigint", "binary", "boolean", "date", "decimal", "double", "float", "int", "smallint"),
+        *("string", "timestamp", "tinyint"),
+    )
+)
+"""Functions that are casts, which a name omits."""
+_WITH_UNIT = ("date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff")
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+_WHOLE_NUMBERS = ("tinyint", "smallint", "int")
 _RENAMED = {"array_agg": "collect_list"}
 _VARIABLE = "namedlambdavariable()"
 _Print = Callable[[Any], str]
 
 
-def generated_name(context: Context, tree: Any) -> str:
-    """Returns the name of a column without an alias."""
+def generated_name(context: Context, tree: Any, rows: Rows | None) -> str:
+    """Returns the name of a column without an alias.
+
+    Args:
+        rows: the rows to which the expression refers, if its name may depend on types.
+    """
     tree = without_parentheses(tree)
     if isinstance(tree, exp.Column | exp.Dot):
         return tree.parts[-1].name if isinstance(tree, exp.Column) else tree.expression.name
-    return _Names(context).text(tree)
+    return _Names(context, rows).text(tree)
 
 
 class _Names:
     """Prints expressions as Spark names them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, rows: Rows | None) -> None:
         self._context = context
+        self._rows = rows
         self._variables: frozenset[str] = frozenset()  # of the lambda functions around
 
     def text(self, tree: Any) -> str:
         """Returns an expression as text."""
         tree = without_parentheses(tree)
         kind = type(tree)
+        if kind in (exp.Add, exp.Sub) and (shown := self._time_arithmetic(tree)):
+            return shown
         if kind in _BINARY:
             return f"({self.text(tree.left)} {_BINARY[kind]} {self.text(tree.right)})"
         if kind in _NEGATED:
@@ -121,8 +149,62 @@ class _Names:
     def _list(self, trees: Any) -> str:
         return ", ".join(self.text(each) for each in trees)
 
+    # -- times ---------------------------------------------------------------------------------
+
+    def _time_arithmetic(self, tree: exp.Binary) -> str:
+        """Returns the name of a sum of a time and days or an interval; empty for other sums."""
+        left, right = without_parentheses(tree.left), without_parentheses(tree.right)
+        if not self._may_be_added(left) and not self._may_be_added(right):
+            return ""
+        type_ = self._type(left)
+        if type_ not in _TIMES and isinstance(tree, exp.Add):
+            left, right, type_ = right, left, self._type(right)
+        if type_ not in _TIMES:
+            return ""
+        minus = isinstance(tree, exp.Sub)
+        if isinstance(right, exp.Interval):
+            shown = self.text(right)
+            if type_ == "date" and shown.endswith("DAY"):
+                days = f"extractansiintervaldays({shown})"
+                return f"date_add({self.text(left)}, {f'(- {days})' if minus else days})"
+            return f"{self.text(left)} {'-' if minus else '+'} {shown}"
+        if type_ == "date" and self._type(right) in _WHOLE_NUMBERS:
+            return f"{'date_sub' if minus else 'date_add'}({self._list([left, right])})"
+        return ""
+
+    def _may_be_added(self, tree: Any) -> bool:
+        """Returns True for an interval, and for an expression that may be a whole number."""
+        if isinstance(tree, exp.Literal):
+            return signed_integer(tree) is not None
+        return not isinstance(tree, exp.Mul | exp.Div | exp.Mod | exp.Boolean)
+
+    def _type(self, tree: Any) -> str:
+        """Returns the type of an expression; empty if it is not known."""
+        if isinstance(tree, exp.Interval | exp.Null) or self._rows is None or self._variables:
+            return ""
+        if isinstance(tree, exp.Literal):
+            return "int" if signed_integer(tree) is not None else ""
+        if isinstance(tree, exp.Mul | exp.Div | exp.Mod | exp.Window | exp.Query):
+            return ""
+        if is_aggregate_call(tree) and str(tree.this).lower() in ("count", "sum", "avg"):
+            return ""
+        try:
+            scalar = self._context.scalar(tree, self._rows)
+            return self._context.type_of(scalar, self._rows)
+        except NosyncError:  # a column of an enclosing query, whose type is not known
+            return ""
+
     def _column(self, tree: exp.Column) -> str:
-        return self._identifier(tree.parts[-1])
+        """Returns the name of a column, with the fields of a struct behind it."""
+        parts, used = tree.parts, len(tree.parts)
+        scope = self._rows.scope if self._rows is not None else None
+        while scope is not None:
+            found, count = scope.find([part.name for part in parts])
+            if found:
+                used, scope = count, None
+            else:
+                scope = scope.outer
+        return ".".join([self._identifier(parts[used - 1]), *(p.name for p in parts[used:])])
 
     def _identifier(self, tree: exp.Expr) -> str:
         return _VARIABLE if tree.name.lower() in self._variables else str(tree.name)
@@ -138,10 +220,7 @@ class _Names:
         if not source:  # an argument of a function
             return str(tree.this)
         if tree.is_string:
-            try:
-                return value_of(source)
-            except (ValueError, IndexError):
-                return source
+            return _string(source)
         number = re.sub("(BD|[LSYDF])$", "", source, flags=re.IGNORECASE)
         if "e" in number.lower() or source[-1] in "DdFf":
             value = float(number)
@@ -178,14 +257,33 @@ class _Names:
 
     def _in(self, tree: exp.In) -> str:
         if tree.args.get("query") is not None:
-            return f"({self.text(tree.this)} IN (listquery()))"
+            outer = self._outer_columns(tree.args["query"])
+            return f"({self.text(tree.this)} IN (listquery({outer})))"
         return f"({self.text(tree.this)} IN ({self._list(tree.expressions)}))"
 
     def _like(self, tree: exp.Like) -> str:
+        if isinstance(tree.expression, exp.Any | exp.All):
+            return self._like_several(tree)
         shown = f"{self.text(tree.this)} LIKE {self.text(tree.expression)}"
         return f"(NOT {shown})" if tree.args.get("negate") else shown
 
+    def _like_several(self, tree: exp.Like | exp.ILike) -> str:
+        """Returns the name of `x LIKE ANY (...)`; Spark omits patterns that are strings."""
+        patterns, value = listed_patterns(tree.expression), self.text(tree.this)
+        is_all, negated = isinstance(tree.expression, exp.All), tree.args.get("negate")
+        lower = isinstance(tree, exp.ILike)
+        if all(isinstance(each, exp.Literal) and each.is_string for each in patterns):
+            name = f"{'not' if negated else ''}like{'all' if is_all else 'any'}"
+            return f"{name}({f'lower({value})' if lower else value})"
+        parts = []
+        for each in map(self.text, patterns):
+            part = f"ilike({value}, {each})" if lower else f"{value} LIKE {each}"
+            parts.append(f"(NOT {part})" if negated else part)
+        return f"({(' AND ' if is_all else ' OR ').join(parts)})"
+
     def _ilike(self, tree: exp.ILike) -> str:
+        if isinstance(tree.expression, exp.Any | exp.All):
+            return self._like_several(tree)
         return f"ilike({self._list([tree.this, tree.expression])})"
 
     def _regexplike(self, tree: exp.RegexpLike) -> str:
@@ -212,6 +310,9 @@ class _Names:
         typed = re.match(r"(date|timestamp)\s*'(.*)'$", self._context.cut(tree), re.IGNORECASE)
         if typed is not None:
             return f"{typed[1].upper()} '{typed[2]}'"
+        is_written = re.match(r"(try_)?cast\b|.*::", self._cut(tree), re.IGNORECASE) is not None
+        if is_written and isinstance(without_parentheses(tree.this), exp.Literal):
+            return f"CAST({self.text(tree.this)} AS {tree.to.sql('spark').upper()})"
         return self.text(tree.this)
 
     _trycast = _cast
@@ -229,7 +330,19 @@ class _Names:
         return "current_timestamp()"
 
     def _concat(self, tree: exp.Concat) -> str:
-        return "".join(self.text(each) for each in tree.expressions)  # 'it''s'
+        """Returns adjacent strings; those that touch have a quote between them, as in `'it''s'`."""
+        sources = _STRINGS.findall(self._context.cut(tree))
+        return "".join(_string(each) for each in sources)
+
+    def _rawstring(self, tree: exp.RawString) -> str:
+        return _string(self._context.cut(tree))
+
+    def _unsigned(self, tree: Any) -> str:
+        return self.text(tree.this)
+
+    def _bitwiserightshift(self, tree: exp.BitwiseRightShift) -> str:
+        sign = ">>>" if isinstance(tree.expression, Unsigned) else ">>"
+        return f"({self.text(tree.left)} {sign} {self.text(tree.right)})"
 
     def _transform(self, tree: exp.Transform) -> str:
         return f"transform({self._list([tree.this, tree.expression])})"
@@ -242,8 +355,12 @@ class _Names:
         value = tree.this
         if not isinstance(value, exp.Literal) or not isinstance(tree.args.get("unit"), exp.Var):
             return self._cut(tree)
-        unit = tree.args["unit"].name.upper().removesuffix("S")
-        return f"INTERVAL '{self.text(value)}' {unit}"
+        unit, number = tree.args["unit"].name.upper().removesuffix("S"), self.text(value)
+        if unit == "WEEK" and number.isdigit():
+            unit, number = "DAY", str(7 * int(number))
+        if unit in ("HOUR", "MINUTE", "SECOND") and number.isdigit():
+            number = number.zfill(2)
+        return f"INTERVAL '{number}' {unit}"
 
     def _alias(self, tree: exp.Alias) -> str:
         return f"{self.text(tree.this)} AS {tree.alias}"
@@ -254,6 +371,12 @@ class _Names:
     def _anonymous(self, tree: exp.Anonymous) -> str:
         name = str(tree.this).lower()
         given = [self.text(each) for each in tree.expressions]
+        if name in _CASTS and len(given) == 1:
+            return given[0]
+        if len(given) == 2 and (shown := self._with_keyword(tree, name, given)):
+            return shown
+        if name in _WITH_UNIT and len(given) == 3:
+            name = "timestampadd" if "add" in name else "timestampdiff"
         if name == "if":
             return f"(IF({', '.join(given)}))"
         if name in ("isnull", "isnotnull") and given:
@@ -268,6 +391,31 @@ class _Names:
         name = _RENAMED.get(name, name)
         is_upper = name in _UPPER and not (name in ("ceil", "floor") and len(given) > 1)
         return f"{name.upper() if is_upper else name}({', '.join(given)})"
+
+    def _with_keyword(self, tree: exp.Anonymous, name: str, given: list[str]) -> str:
+        """Returns the name of `trim(BOTH x FROM y)` and of `position(x IN y)`; else empty."""
+        first, second = (span_of(each) for each in tree.expressions)
+        source, at = self._context.cut(tree), span_of(tree).start
+        low, high = sorted((first, second))
+        words = source[low.stop - at : high.start - at].upper().split()
+        if name in ("trim", "ltrim", "rtrim") and words == ["FROM"]:
+            side = {"ltrim": "LEADING", "rtrim": "TRAILING"}.get(name, "BOTH")
+            return f"TRIM({side} {given[0]} FROM {given[1]})"
+        if name == "position" and words == ["IN"]:
+            return f"locate({given[0]}, {given[1]}, 1)"
+        return ""
+
+    def _outer_columns(self, tree: Any) -> str:
+        """Returns the columns of enclosing queries that a subquery uses."""
+        around: list[Scope] = []
+        scope = self._rows.scope if self._rows is not None else None
+        while scope is not None:
+            around.append(scope)
+            scope = scope.outer
+        columns = sorted(tree.find_all(exp.Column), key=span_of)
+        outer = [(each, self._context.outer.get(id(each))) for each in columns]
+        names = [self.text(each) for each, s in outer if any(s is one for one in around)]
+        return ", ".join(names)
 
     def _lambda(self, tree: exp.Lambda) -> str:
         names = {each.name.lower() for each in tree.expressions}
@@ -295,11 +443,11 @@ class _Names:
     def _respectnulls(self, tree: exp.RespectNulls) -> str:
         return self.text(tree.this)
 
-    def _subquery(self, _: exp.Subquery) -> str:
-        return "scalarsubquery()"
+    def _subquery(self, tree: exp.Subquery) -> str:
+        return f"scalarsubquery({self._outer_columns(tree)})"
 
-    def _exists(self, _: exp.Exists) -> str:
-        return "exists()"
+    def _exists(self, tree: exp.Exists) -> str:
+        return f"exists({self._outer_columns(tree)})"
 
     def _window(self, tree: exp.Window) -> str:
         partition, order = tree.args.get("partition_by"), tree.args.get("order")
@@ -343,6 +491,14 @@ class _Names:
             return "CURRENT ROW"
         shown = value.upper() if isinstance(value, str) else self.text(value)
         return f"{shown} {side}"
+
+
+def _string(source: str) -> str:
+    """Returns the value of a string as it is written; the text itself if it cannot be read."""
+    try:
+        return value_of(source)
+    except (ValueError, IndexError):
+        return source
 
 
 def _scientific(value: float) -> str:

@@ -14,6 +14,9 @@ from nosync_nb.collections.sql.resolver.context import Context
 from nosync_nb.collections.sql.resolver.rows import Rows
 from nosync_nb.collections.sql.resolver.scope import Query
 from nosync_nb.collections.sql.resolver.trees import integer
+from nosync_nb.errors import NosyncError
+from nosync_nb.expressions import compile_expression
+from nosync_nb.rows import Field, Schema, to_arrow
 
 _MOST_ROWS = 2**31 - 1
 
@@ -72,6 +75,20 @@ def limited(context: Context, query: Query, tree: Any, rows: Rows) -> Query:
     )
 
 
+def _constant(context: Context, tree: Any) -> int | None:
+    """Returns the value of an expression without columns; None if it is no number of rows."""
+    text = context.cut(tree)
+    try:
+        compiled = compile_expression(text, Schema([Field("unused", "int")]))
+        if not compiled.local or not compiled.deterministic or compiled.columns:
+            return None
+        value = to_arrow(compiled.evaluate([None], 1), compiled.type)[0].as_py()
+    except NosyncError:
+        return None
+    is_number = compiled.type in ("tinyint", "smallint", "int") and value is not None
+    return int(value) if is_number and value >= 0 else None
+
+
 def _number_of_rows(context: Context, tree: Any, name: str) -> int | None:
     """Returns the number of LIMIT or OFFSET; None without one."""
     clause = tree.args.get(name)
@@ -79,6 +96,7 @@ def _number_of_rows(context: Context, tree: Any, name: str) -> int | None:
     if value is None or (isinstance(value, exp.Var) and value.name.upper() == "ALL"):
         return None
     number = integer(simplify(value.copy()))
+    number = _constant(context, value) if number is None else number
     if number is None:
         raise context.failed(
             clause,

@@ -70,7 +70,7 @@ def _pivoted(context: Context, query: Query, tree: exp.Pivot, rows: Rows) -> Que
                 used |= Scalar(pieces).columns
                 calls.append(Output(context.numbers.new(), Scalar((*pieces, *test))))
                 groups.called[id(call)] = calls[-1].column
-            shown = alias or generated_name(context, expression)
+            shown = alias or generated_name(context, expression, None)
             title = f"{name}_{shown}" if len(expressions) > 1 else name
             outputs.append((title, expression, groups, present.column))
     keys = [each for each in query.columns if each.column not in used]
@@ -109,7 +109,7 @@ def _value(
     test: list[str | Column] = [" FILTER (WHERE "]
     for i, (a, b) in enumerate(zip(compared, constants, strict=True)):
         test += [" AND (" if i else "(", *a.pieces, ") <=> (", *b.pieces, ")"]
-    names = [generated_name(context, each) for each in members(value)]
+    names = [generated_name(context, each, None) for each in members(value)]
     names = ["null" if name == "NULL" else name for name in names]
     name = names[0] if len(names) == 1 else "{" + ", ".join(names) + "}"
     return (tree.args["alias"].name if is_named else name), (*test, ")")
@@ -139,6 +139,16 @@ def _unpivoted(context: Context, query: Query, tree: exp.Pivot, rows: Rows) -> Q
         names = {c.column: c.name for c in query.columns}
         label = each.args["alias"].name if aliased else "_".join(names[n] for n in numbers)
         listed.append((label, numbers))
+    for i, name in enumerate(value_names):
+        types = [context.type_of(column(numbers[i]), rows) for _, numbers in listed]
+        other = next((t for t in types if ("string" in (t, types[0])) and t != types[0]), None)
+        if other is not None:
+            raise context.failed(
+                tree,
+                f"[UNPIVOT_VALUE_DATA_TYPE_MISMATCH] the values of {name!r} are of types"
+                f" {types[0]} and {other}",
+                "cast them to one type in a subquery",
+            )
     gone = {number for _, numbers in listed for number in numbers}
     others = [each for each in query.columns if each.column not in gone]
     relation: Relation | None = None

@@ -21,6 +21,7 @@ from nosync_nb.collections.sql.algebra import (
     Output,
     Relation,
     Scalar,
+    TimePoint,
     free_columns,
 )
 from nosync_nb.collections.sql.grammar import Statement, failure, span_of
@@ -30,11 +31,13 @@ from nosync_nb.collections.sql.resolver.order import limited
 from nosync_nb.collections.sql.resolver.rows import Rows
 from nosync_nb.collections.sql.resolver.scope import NamedRelation, Query, Scope
 from nosync_nb.collections.sql.resolver.select import select_query
+from nosync_nb.collections.sql.resolver.union_by_name import columns_by_name
 from nosync_nb.collections.sql.resolver.with_clause import with_ctes
 from nosync_nb.errors import SqlError
+from nosync_nb.rows import Schema
 
-Columns = Callable[[str], Sequence[str] | None]
-"""Returns the names of the columns of a table, or None if there is no such table."""
+Columns = Callable[[str, TimePoint | None], Schema | None]
+"""Returns the columns of a table, or None if there is no such table."""
 Types = Callable[[Relation], str]
 """Returns the type of the last column of a relation."""
 
@@ -49,7 +52,10 @@ class Resolver:
 
     def __init__(self, statement: Statement, columns: Columns, types: Types) -> None:
         self._text, self._columns, self._types = statement.text, columns, types
+        self._column_types: dict[Column, str] = {}
         self.numbers = Numbers()
+        self.outer: dict[int, Scope] = {}
+        self.outer_aggregates: dict[int, Column] = {}
 
     def query(self, tree: Any, scope: Scope) -> Query:
         """Resolves a query.
@@ -77,10 +83,12 @@ class Resolver:
         return limited(self, query, tree, self.rows(query.relation, scope.with_tables(tables)))
 
     def _set_operation(self, tree: Any, scope: Scope) -> Query:
-        self.unsupported(tree, ("by_name", "side", "kind", "on"))
+        self.unsupported(tree, ("side", "kind", "on"))
         left, right = (
             self.query(each, scope).narrowed(self.numbers) for each in (tree.left, tree.right)
         )
+        if tree.args.get("by_name"):
+            left, right = columns_by_name(self, tree, left, right)
         if len(left.columns) != len(right.columns):
             raise self.failed(
                 tree,
@@ -102,16 +110,24 @@ class Resolver:
 
     # -- what the parts of the resolver use ----------------------------------------------------
 
-    def scan(self, name: str) -> Query | None:
-        """Returns an input or a stage; None if no table has this name."""
-        names = self._columns(name)
-        if names is None:
+    def scan(self, name: str, at: TimePoint | None = None) -> Query | None:
+        """Returns an input or a stage; None if no table has this name.
+
+        Args:
+            at: the point in time whose rows are read once; None for the current and later rows.
+        """
+        schema = self._columns(name, at)
+        if schema is None:
             return None
-        columns = tuple(Named(self.numbers.new(), each) for each in names)
-        return Query(LogicalScan(tuple(each.column for each in columns), name, columns), columns)
+        columns = tuple(Named(self.numbers.new(), each) for each in schema.names)
+        numbers = tuple(each.column for each in columns)
+        self._column_types.update(zip(numbers, schema.types, strict=True))
+        return Query(LogicalScan(numbers, name, columns, at), columns)
 
     def type_of(self, scalar: Scalar, rows: Rows) -> str:
         """Returns the type of an expression."""
+        if scalar.column is not None and scalar.column in self._column_types:
+            return self._column_types[scalar.column]
         if free_columns(rows.relation) or not scalar.columns <= frozenset(rows.relation.columns):
             raise failure(
                 self._text,
@@ -123,6 +139,10 @@ class Resolver:
         number = self.numbers.new()
         before.compute((Output(number, scalar),))
         return self._types(before.relation)
+
+    def column_type(self, number: Column) -> str | None:
+        """Returns the type of a column of an input or a stage; None for a computed one."""
+        return self._column_types.get(number)
 
     def rows(self, relation: Relation, scope: Scope) -> Rows:
         """Returns rows to resolve expressions over."""
@@ -162,6 +182,5 @@ _INSTEAD = {
     "distribute": "write ORDER BY: with LIMIT, the first rows depend on the order of all",
     "sort": "write ORDER BY: with LIMIT, the first rows depend on the order of all",
     "cluster": "write ORDER BY: with LIMIT, the first rows depend on the order of all",
-    "by_name": "select the columns in the same order on both sides",
     "connect": "write a loop: nosync.iterate(...)",
 }

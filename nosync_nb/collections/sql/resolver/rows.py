@@ -6,6 +6,7 @@ relation by a column, and refers to that column.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ class QueryGroups:
         queries: the column of each key with a subquery by the text of the key.
         calls: the aggregates by `Scalar.key` of their call.
         called: the column of each aggregate by the identity of its tree.
+        has_keys: True if the query has GROUP BY.
+        is_having: True while the condition of HAVING is resolved.
     """
 
     ungrouped: Rows
@@ -45,6 +48,8 @@ class QueryGroups:
     queries: dict[Any, Column] = field(default_factory=dict)
     calls: dict[Any, Output] = field(default_factory=dict)
     called: dict[int, Column] = field(default_factory=dict)
+    has_keys: bool = True
+    is_having: bool = False
 
 
 class Rows:
@@ -55,6 +60,7 @@ class Rows:
         aliases: the trees of SELECT items by alias in lower case, to which expressions may refer.
         resolved: the aliases that are resolved.
         results: the columns of the SELECT list by name, which come before those of FROM.
+        repeated: the names of several columns of the list, which refer to columns of FROM alone.
         windows: the windows of the WINDOW clause by name.
         added: the results of subqueries and window functions, by the identity of their tree: an
             expression that is resolved twice adds them once.
@@ -67,6 +73,7 @@ class Rows:
         self.aliases: dict[str, Any] = {}
         self.resolved: dict[str, Scalar] = {}
         self.results: dict[str, Column] = {}
+        self.repeated: frozenset[str] = frozenset()
         self.windows: dict[str, Any] = {}
         self.added: dict[int, tuple[str | Column, ...]] = {}
 
@@ -84,7 +91,10 @@ class Rows:
 
     def name_results(self, columns: Iterable[Named]) -> None:
         """Declares the columns of the SELECT list, which come before those of FROM."""
-        self.results = {each.name.lower(): each.column for each in reversed(list(columns))}
+        listed = [(each.name.lower(), each.column) for each in columns]
+        counts = Counter(name for name, _ in listed)
+        self.repeated = frozenset(name for name, count in counts.items() if count > 1)
+        self.results = {name: number for name, number in listed if name not in self.repeated}
 
     @contextmanager
     def with_aliases(self, trees: Mapping[str, Any]) -> Iterator[None]:
@@ -94,6 +104,17 @@ class Rows:
             yield
         finally:
             self.aliases = before
+
+    @contextmanager
+    def as_having(self) -> Iterator[None]:
+        """Lets the errors of expressions be those of the condition of HAVING."""
+        if self.groups is not None:
+            self.groups.is_having = True
+        try:
+            yield
+        finally:
+            if self.groups is not None:
+                self.groups.is_having = False
 
     def add_alias(self, name: str, tree: Any, value: Scalar) -> None:
         """Lets the following expressions refer to an item of the SELECT list."""

@@ -56,20 +56,32 @@ class Query:
     def narrowed(self, numbers: Numbers) -> Query:
         """Returns the query with a relation of its columns alone, each once, in their order."""
         wanted = tuple(each.column for each in self.columns)
-        if wanted == self.relation.columns:
-            return self
-        if len(set(wanted)) < len(wanted):
-            return self.copied(numbers)
-        outputs = tuple(Output(each, column(each)) for each in wanted)
-        return replace(self, relation=LogicalProject(wanted, self.relation, outputs))
-
-    def copied(self, numbers: Numbers) -> Query:
-        """Returns the query with new numbers: a query that is used twice is two tables."""
+        if len(set(wanted)) == len(wanted):
+            return self.trimmed()
         own = tuple(numbers.new() for _ in self.columns)
         pairs = list(zip(own, self.columns, strict=True))
         outputs = tuple(Output(number, column(c.column)) for number, c in pairs)
         named = tuple(Named(number, c.name) for number, c in pairs)
         return Query(LogicalProject(own, self.relation, outputs), named)
+
+    def trimmed(self) -> Query:
+        """Returns the query with a relation of its columns alone.
+
+        Two of its columns can be the same one of the relation, as in `SELECT a, a`: a name that
+        both have is not ambiguous.
+        """
+        wanted = tuple(dict.fromkeys(each.column for each in self.columns))
+        if wanted == self.relation.columns:
+            return self
+        outputs = tuple(Output(each, column(each)) for each in wanted)
+        return replace(self, relation=LogicalProject(wanted, self.relation, outputs))
+
+    def copied(self, numbers: Numbers) -> Query:
+        """Returns the query with new numbers: a query that is used twice is two tables."""
+        own = {each.column: numbers.new() for each in self.columns}
+        outputs = tuple(Output(number, column(each)) for each, number in own.items())
+        named = tuple(Named(own[each.column], each.name) for each in self.columns)
+        return Query(LogicalProject(tuple(own.values()), self.relation, outputs), named)
 
 
 @dataclass(frozen=True)

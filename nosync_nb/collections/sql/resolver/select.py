@@ -9,7 +9,6 @@ from sqlglot import exp
 
 from nosync_nb.collections.sql.algebra import (
     LogicalDistinct,
-    LogicalGenerate,
     Named,
     Output,
     Relation,
@@ -17,20 +16,20 @@ from nosync_nb.collections.sql.algebra import (
     column,
 )
 from nosync_nb.collections.sql.resolver.context import Context
-from nosync_nb.collections.sql.resolver.from_clause import from_rows
-from nosync_nb.collections.sql.resolver.generators import Generated, generated
+from nosync_nb.collections.sql.resolver.from_clause import SAMPLE, from_rows
+from nosync_nb.collections.sql.resolver.generators import Generated, generated, is_generator
 from nosync_nb.collections.sql.resolver.groups import Item, grouped_rows
 from nosync_nb.collections.sql.resolver.names import generated_name
 from nosync_nb.collections.sql.resolver.order import limited
 from nosync_nb.collections.sql.resolver.rows import Rows
 from nosync_nb.collections.sql.resolver.scope import NamedRelation, Query, Scope
 from nosync_nb.collections.sql.resolver.subqueries import filter_rows
-from nosync_nb.collections.sql.resolver.trees import conjuncts
+from nosync_nb.collections.sql.resolver.trees import conjuncts, without_parentheses
 from nosync_nb.rows.ddl import quoted
 from nosync_nb.rows.types import nested_parts
 
 _UNSUPPORTED = (
-    *("into", "connect", "prewhere", "locks", "sample", "match"),
+    *("into", "connect", "prewhere", "locks", "match"),
     *("settings", "format", "options", "for_", "exclude"),
 )
 
@@ -42,11 +41,13 @@ def select_query(context: Context, tree: exp.Select, scope: Scope) -> Query:
         scope: the queries of WITH, and the enclosing query.
     """
     context.unsupported(tree, _UNSUPPORTED)
+    if tree.args.get("sample") is not None:  # `|> TABLESAMPLE`
+        raise context.failed(tree.args["sample"], *SAMPLE)
     if tree.args.get("limit") is not None:
         context.unsupported(tree, ("distribute", "sort", "cluster"))
-    if not tree.expressions:
+    if not tree.expressions:  # Spark reads `select from t` as the column `from` with an alias
         raise context.failed(
-            tree, "[PARSE_SYNTAX_ERROR] SELECT has no columns", "write SELECT * or list columns"
+            tree, "[UNRESOLVED_COLUMN] SELECT has no columns", "write SELECT * or list columns"
         )
     if tree.args.get("kind"):
         raise context.failed(tree, "SELECT AS STRUCT is not Spark SQL", "write named_struct(...)")
@@ -54,27 +55,33 @@ def select_query(context: Context, tree: exp.Select, scope: Scope) -> Query:
     for each in tree.args.get("windows") or ():
         rows.windows[each.name.lower()] = each
     if tree.args.get("where") is not None:
-        _refuse_windows(context, tree.args["where"], "WHERE")
+        _refuse_calls(context, tree.args["where"], "WHERE")
         _filter(context, tree.args["where"].this, rows)
     items = list(_items(context, tree, rows))
+    if tree.args.get("having") is not None:
+        _refuse_calls(context, tree.args["having"], "HAVING")
     rows = grouped_rows(context, tree, rows, items)
     if tree.args.get("having") is not None:
-        _refuse_windows(context, tree.args["having"], "HAVING")
-        with rows.with_aliases(_aliases(items)):
+        with rows.with_aliases(_aliases(items)), rows.as_having():
             _filter(context, tree.args["having"].this, rows)
     query = _projected(context, tree, rows, items)
-    return _ordered(context, tree, query, rows).narrowed(context.numbers)
+    return _ordered(context, tree, query, rows).trimmed()
 
 
 def _filter(context: Context, tree: Any, rows: Rows) -> None:
     """Applies a condition, each part of a conjunction by itself."""
     for part in filter_rows(context, conjuncts(tree), rows):
-        condition = context.scalar(part, rows)
-        rows.filter(condition)
+        if isinstance(without_parentheses(part), exp.Null):
+            raise context.failed(
+                part,
+                "[DATATYPE_MISMATCH.FILTER_NOT_BOOLEAN] the condition is a null without a type",
+                "write a comparison, or false",
+            )
+        rows.filter(context.scalar(part, rows))
 
 
-def _refuse_windows(context: Context, clause: Any, name: str) -> None:
-    """Raises SqlError for a window function in a condition, outside of its subqueries."""
+def _refuse_calls(context: Context, clause: Any, name: str) -> None:
+    """Raises SqlError for a window function or a generator in a condition, but its subqueries."""
     waiting = [clause]
     while waiting:
         each = waiting.pop()
@@ -83,6 +90,12 @@ def _refuse_windows(context: Context, clause: Any, name: str) -> None:
                 each,
                 f"[WINDOW_FUNCTION_NOT_ALLOWED_IN_CLAUSE] a window function in {name}",
                 "filter by it with QUALIFY, or compute it in a subquery",
+            )
+        if is_generator(each):
+            raise context.failed(
+                each,
+                f"[UNSUPPORTED_GENERATOR.OUTSIDE_SELECT] {each.name}() in {name} returns rows",
+                "write LATERAL VIEW explode(values) t AS value, and use value here",
             )
         waiting += [e for e in each.iter_expressions() if not isinstance(e, exp.Query)]
 
@@ -174,18 +187,19 @@ def _values(context: Context, tree: exp.Select, item: Item, rows: Rows) -> list[
         return [(item.name or "", _visible(context, tree, item, rows))]
     made = _generated(context, item, rows)
     if made is not None:
-        if isinstance(rows.relation, LogicalGenerate):
-            raise context.failed(
-                item.tree,
-                "[UNSUPPORTED_GENERATOR.MULTI_GENERATOR] a SELECT list has two generators",
-                "write one of them as LATERAL VIEW",
-            )
         rows.extend(made.over(rows.relation))
         return [(each.name, column(each.column)) for each in made.columns]
+    for each in item.tree.walk(prune=lambda part: isinstance(part, exp.Query)):
+        if is_generator(each):
+            raise context.failed(
+                each,
+                "[UNSUPPORTED_GENERATOR.NESTED_IN_EXPRESSIONS] a generator inside of an expression",
+                f"write it alone: {each.name}(values) AS value",
+            )
     scalar = context.scalar(item.tree, rows)
     if item.name:
         rows.add_alias(item.name, item.tree, scalar)
-    return [(item.name or generated_name(context, item.tree), scalar)]
+    return [(item.name or generated_name(context, item.tree, rows), scalar)]
 
 
 def _generated(context: Context, item: Item, rows: Rows) -> Generated | None:
@@ -210,17 +224,26 @@ def _visible(context: Context, tree: exp.Select, item: Item, rows: Rows) -> Scal
     return column(key)
 
 
+def _check_distribution(context: Context, tree: exp.Select, rows: Rows) -> None:
+    """Resolves SORT BY, DISTRIBUTE BY and CLUSTER BY, which change no result."""
+    for name in ("distribute", "sort", "cluster"):
+        clause = tree.args.get(name)
+        for each in clause.expressions if clause is not None else ():
+            context.scalar(each.this if isinstance(each, exp.Ordered) else each, rows)
+
+
 def _ordered(context: Context, tree: exp.Select, query: Query, rows: Rows) -> Query:
     """Applies DISTINCT, and then ORDER BY with LIMIT."""
     distinct = tree.args.get("distinct")
     if distinct is None:
         rows.name_results(query.columns)
+        _check_distribution(context, tree, rows)
         return limited(context, query, tree, rows)
     if distinct.args.get("on") is not None:
         raise context.failed(
             distinct, "DISTINCT ON is not Spark SQL", "write QUALIFY row_number() OVER (...) = 1"
         )
-    query = query.narrowed(context.numbers)
+    query = query.trimmed()
     relation: Relation = LogicalDistinct(query.relation.columns, query.relation)
     query = Query(relation, query.columns)
     kept = set(relation.columns)
@@ -231,4 +254,5 @@ def _ordered(context: Context, tree: exp.Select, query: Query, rows: Rows) -> Qu
     after = context.rows(
         relation, rows.scope.with_tables([NamedRelation("", query.columns), *qualified])
     )
+    _check_distribution(context, tree, after)
     return limited(context, query, tree, after)

@@ -20,11 +20,16 @@ from nosync_nb.collections.sql.algebra import (
     inequality,
     is_null,
 )
-from nosync_nb.collections.sql.membership import membership
+from nosync_nb.collections.sql.joins.membership import membership
 from nosync_nb.collections.sql.resolver.context import Context
 from nosync_nb.collections.sql.resolver.rows import Rows
 from nosync_nb.collections.sql.resolver.scope import Query
-from nosync_nb.collections.sql.resolver.trees import members, without_parentheses, without_wrappers
+from nosync_nb.collections.sql.resolver.trees import (
+    is_call,
+    members,
+    without_parentheses,
+    without_wrappers,
+)
 
 _Pieces = tuple[str | Column, ...]
 _COMPARISONS = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
@@ -69,10 +74,12 @@ def _pairs(context: Context, tree: Any, query: Query, rows: Rows) -> list[tuple[
 
 def _in_values(context: Context, tree: Any, query: Query) -> list[Any]:
     values = members(tree.this) if isinstance(tree.this, exp.Tuple) else [tree.this]
+    if is_call(tree.this, "struct"):  # its fields are the values, as those of (a, b) are
+        values = list(tree.this.expressions)
     if len(values) != len(query.columns):
         raise context.failed(
             tree,
-            f"[IN_SUBQUERY_DATA_TYPE_MISMATCH] IN compares {len(values)} values with"
+            f"[DATATYPE_MISMATCH.IN_SUBQUERY_LENGTH_MISMATCH] IN compares {len(values)} values with"
             f" {len(query.columns)} columns",
             "select as many columns as there are values",
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
 from nosync_nb.expressions.aggregates import is_aggregate_name
+from nosync_nb.expressions.syntax.analyzer import is_unit
 
 
 def is_aggregate_call(tree: Any) -> bool:
@@ -15,6 +17,11 @@ def is_aggregate_call(tree: Any) -> bool:
     if isinstance(tree, exp.Filter | exp.WithinGroup):
         return is_aggregate_call(tree.this)
     return isinstance(tree, exp.Anonymous) and is_aggregate_name(str(tree.this).lower())
+
+
+def is_call(tree: Any, name: str) -> bool:
+    """Returns True for the call of a function."""
+    return isinstance(tree, exp.Anonymous) and str(tree.this).lower() == name
 
 
 def parts_of_call(tree: Any) -> Iterator[Any]:
@@ -68,11 +75,45 @@ def conjuncts(tree: Any) -> list[Any]:
         inner = without_parentheses(each)
         if isinstance(inner, exp.And):
             waiting += [inner.right, inner.left]
+        elif is_equality(inner) and (fields := field_equalities(inner.left, inner.right)):
+            parts += fields
         else:
             parts.append(each)
             if isinstance(inner, exp.Or):
                 parts += _common_conditions(inner)
     return parts
+
+
+@dataclass(frozen=True)
+class FieldEquality:
+    """One of the equalities `a <=> c` for which `(a, b) = (c, d)` stands.
+
+    It is no tree, because its operands remain parts of the tree of the statement.
+    """
+
+    left: Any
+    right: Any
+
+
+def is_equality(tree: Any) -> bool:
+    """Returns True for `a = b` and `a <=> b`."""
+    return isinstance(tree, exp.EQ | exp.NullSafeEQ)
+
+
+def field_equalities(left: Any, right: Any) -> list[FieldEquality]:
+    """Returns the equalities for which `(a, b) = (c, d)` stands; empty for other operands."""
+    left, right = without_parentheses(left), without_parentheses(right)
+    if not isinstance(left, exp.Tuple) or not isinstance(right, exp.Tuple):
+        return []
+    if len(left.expressions) != len(right.expressions):
+        return []
+    pairs = zip(left.expressions, right.expressions, strict=True)
+    return [FieldEquality(a, b) for a, b in pairs]
+
+
+def is_time_unit(tree: Any) -> bool:
+    """Returns True for a unit such as DAY in `dateadd(DAY, 1, d)`, which is not a column."""
+    return isinstance(tree, exp.Column) and is_unit(tree)
 
 
 def _common_conditions(tree: exp.Or) -> list[Any]:

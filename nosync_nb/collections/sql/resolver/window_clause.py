@@ -48,11 +48,7 @@ def window_column(context: Context, tree: exp.Window, rows: Rows) -> Column:
         made = _function(context, function, name, number, frame, rows)
         made = made._replace(skips_nulls=skips_nulls or made.skips_nulls)
         if condition is not None:
-            raise context.failed(
-                tree,
-                f"[INVALID_SQL_SYNTAX.FUNCTION_WITH_UNSUPPORTED_SYNTAX] {name} has no FILTER",
-                "compute CASE WHEN ... THEN ... END in its argument",
-            )
+            made = _filtered(context, tree, made, context.scalar(condition, rows), rows)
     else:
         call, arguments = _aggregate_call(context, function, condition, rows)
         made = WindowFunction(
@@ -60,7 +56,30 @@ def window_column(context: Context, tree: exp.Window, rows: Rows) -> Column:
         )
     columns = (*rows.relation.columns, number)
     rows.extend(LogicalWindow(columns, rows.relation, groups, order, (made,)))
+    if condition is not None and name in _FUNCTIONS:
+        return rows.place(Scalar((number, ".value")))
     return number
+
+
+def _filtered(
+    context: Context, tree: exp.Window, made: WindowFunction, condition: Scalar, rows: Rows
+) -> WindowFunction:
+    """Returns `first_value(x) FILTER (WHERE p)`, or another function that picks a row.
+
+    It picks among structs of the values, which are null where `p` is not true.
+    """
+    if made.function not in PICKS:
+        raise context.failed(
+            tree,
+            f"[INVALID_SQL_SYNTAX.FUNCTION_WITH_UNSUPPORTED_SYNTAX] {made.function} has no FILTER",
+            "compute CASE WHEN ... THEN ... END in its argument",
+        )
+    (value,) = made.arguments
+    test: tuple[str | Column, ...] = ("CASE WHEN (", *condition.pieces, ")")
+    if made.skips_nulls:
+        test += (" AND ", value, " IS NOT NULL")
+    picked = Scalar((*test, " THEN named_struct('value', ", value, ") END"))
+    return made._replace(arguments=(rows.place(picked),), skips_nulls=True)
 
 
 def _with_named_window(context: Context, tree: exp.Window, rows: Rows) -> exp.Window:
@@ -133,7 +152,8 @@ def _function(
 def _integer(context: Context, tree: Any) -> int:
     value = signed_integer(tree)
     if value is None:
-        raise context.failed(tree, "this must be a number of rows", "write an integer, as in 10")
+        what = "[DATATYPE_MISMATCH.NON_FOLDABLE_INPUT] this must be a number of rows"
+        raise context.failed(tree, what, "write an integer, as in 10")
     return value
 
 
@@ -152,6 +172,13 @@ def _bound(context: Context, spec: Any, name: str, unit: str, rows: Rows) -> Bou
     if value is None or (isinstance(value, str) and value.upper() != "UNBOUNDED"):
         return 0
     if isinstance(value, str):
+        if side != ("PRECEDING" if name == "start" else "FOLLOWING"):
+            raise context.failed(
+                spec.parent,
+                "[DATATYPE_MISMATCH.SPECIFIED_WINDOW_FRAME_INVALID_BOUND] a frame"
+                f" {'begins' if name == 'start' else 'ends'} with UNBOUNDED {side}",
+                "write BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING, or a part of it",
+            )
         return None
     is_before = side == "PRECEDING"
     if unit == "range":

@@ -28,15 +28,15 @@ from nosync_nb.collections.sql.algebra import (
     Relation,
     Scalar,
 )
-from nosync_nb.collections.sql.comparisons import MIRRORED
-from nosync_nb.collections.sql.join_types import (
+from nosync_nb.collections.sql.joins.comparisons import MIRRORED
+from nosync_nb.collections.sql.joins.ranges import Bound, Range, overlap_in, ranges_in
+from nosync_nb.collections.sql.joins.types import (
     NULL_VALUES,
     compared_as,
     is_within,
     shifted_type,
 )
 from nosync_nb.collections.sql.lowered import Lowered
-from nosync_nb.collections.sql.ranges import Bound, Range, overlap_in, ranges_in
 from nosync_nb.expressions import common_type, recorded_settings
 from nosync_nb.operators import has_exact_codes
 from nosync_nb.rows import Field, Schema

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from nosync_nb.collections.sql.algebra import Column, Inequality, Scalar, inequality
-from nosync_nb.collections.sql.comparisons import negated
+from nosync_nb.collections.sql.joins.comparisons import negated
 
 
 class Bound(NamedTuple):
