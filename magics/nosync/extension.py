@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from IPython.core.interactiveshell import InteractiveShell
@@ -193,8 +194,12 @@ def epoch(*, once: Any = None, label: str | None = None) -> AbstractContextManag
     return session().epoch(once=once, label=label)
 
 
-def sql(query: str) -> Collection:
+def sql(query: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> Collection:
     """A SELECT over the inputs and stages of the notebook's session, as a collection.
+
+    Args:
+        query: Spark SQL.
+        args: the values of parameters: by name for `:name`, or in order for `?`.
 
     Examples:
         >>> planes = nosync.input("planes", "tail string, seats int")
@@ -204,7 +209,7 @@ def sql(query: str) -> Collection:
         [Row(tail='N1')]
     """
     __tracebackhide__ = True
-    return session().sql(query)
+    return session().sql(query, args)
 
 
 def commit(*, wait: Literal["disk", "replicas"] | None = None, label: str | None = None) -> int:

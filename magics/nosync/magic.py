@@ -6,16 +6,17 @@ import dis
 import inspect
 import re
 from collections.abc import Callable
+from tokenize import TokenError
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import traitlets
+from IPython.core.displayhook import DisplayHook
 from IPython.core.error import UsageError
 from IPython.core.magic import (
     line_cell_magic,
     magics_class,
     no_var_expand,
-    output_can_be_silenced,
 )
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
@@ -101,7 +102,6 @@ class NoSync(Settings):
     @argument(
         "--again", action="store_true", help="recompute from scratch although nothing was edited"
     )
-    @output_can_be_silenced
     @line_cell_magic
     def dd(self, line: str, cell: str | None = None) -> Any:
         """Define stages in a cell; `%dd help` lists what the line form does.
@@ -135,9 +135,9 @@ class NoSync(Settings):
         if cell is None:
             from nosync.commands.dispatch import run
 
-            return _display_if_dropped(self.notebook.shell, run(self.notebook, line))
-        words = line.split()
-        is_sql = words[:1] == ["sql"]
+            value = _display_if_dropped(self.notebook.shell, run(self.notebook, line))
+            return None if not _is_sql(line) and _is_silenced(line) else value
+        words, is_sql = line.split(), _is_sql(line)
         named = [word for word in words[1:2] if not word.startswith("-")] if is_sql else []
         written = " ".join(words[1 + len(named) :]) if is_sql else line
         try:
@@ -149,7 +149,24 @@ class NoSync(Settings):
         options = {name: value for name, value in arguments.items() if value is not None}
         if is_sql:
             return run_sql_cell(self.notebook, cell, named[0] if named else None, options)
-        return define_cell(self.notebook, line, cell, options)
+        value = define_cell(self.notebook, line, cell, options)
+        return None if _is_silenced(cell) else value
+
+
+def _is_sql(line: str) -> bool:
+    """Returns True if the words of a magic begin with `sql`."""
+    return [word.lower() for word in line.split(maxsplit=1)[:1]] == ["sql"]
+
+
+def _is_silenced(source: str) -> bool:
+    """Returns True if Python code ends in a semicolon, so that its value is not displayed.
+
+    IPython's decorator for this is not used: it reads SQL as Python, and raises an error for it.
+    """
+    try:
+        return bool(DisplayHook.semicolon_at_end_of_expression(source))
+    except (TokenError, SyntaxError):
+        return False
 
 
 def _display_if_dropped(shell: InteractiveShell, value: object) -> object:

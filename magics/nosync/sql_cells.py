@@ -83,7 +83,7 @@ def _run(notebook: Notebook, text: str, *, commit: bool, options: dict[str, Any]
     notebook.errors.install()
     session = notebook.session()
     before = session.now
-    results = session.execute(text, commit=commit, **options)
+    results = session.execute(text, notebook.shell.user_ns, commit=commit, **options)
     if not commit:
         notebook.cells.defined([each.report for each in results if each.report is not None])
     _bind(notebook, session, results)
@@ -122,12 +122,13 @@ def _change_text(result: StatementResult) -> str:
     if result.statement in ("INSERT", "DELETE", "UPDATE"):
         verb = _VERBS[result.statement]
         return f"{verb} {result.name}: {formats.count(sum(counts.values()), 'row')}"
-    if result.statement == "MERGE":
+    if result.statement in ("MERGE", "REFRESH TABLE"):
+        verb = "MERGE INTO" if result.statement == "MERGE" else result.statement
         parts = [f"{count:,} {word}" for word, count in counts.items() if count]
-        return f"MERGE INTO {result.name}: {', '.join(parts) or '0 rows'}"
+        return f"{verb} {result.name}: {', '.join(parts) or '0 rows'}"
     if result.statement == "DROP VIEW":
         return f"dropped {result.name}" if not result.note else ""
-    temporary = result.statement == "CREATE VIEW" and result.report is None
+    temporary = result.statement == "CREATE VIEW" and result.report is None and not result.note
     return f"{result.name} is a temporary view: it is not logged" if temporary else ""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
@@ -98,6 +100,15 @@ def test_error_shows_line_and_caret_of_the_cell(
     assert "Traceback" not in shown.text
     assert ".py" not in shown.text
     assert notebook.names["flights"].count() == 3
+
+
+def test_equal_names_are_displayed_with_numbers_and_not_stored(notebook: Notebook) -> None:
+    shown = notebook.ok("%dd sql SELECT day, day FROM flights")
+    assert "day day_1" in " ".join(shown.text.split())
+    error = notebook.fails("%%dd sql days\nSELECT day, day FROM flights").error
+    assert isinstance(error, SqlError)
+    assert "[COLUMN_ALREADY_EXISTS]" in str(error)
+    assert "days" not in nosync.session().stages
 
 
 def test_failing_sql_cell_undoes_all_of_it(notebook: Notebook) -> None:
@@ -202,3 +213,91 @@ def test_sql_is_completed(notebook: Notebook) -> None:
     assert "sql" in words(notebook, "%%dd s|")
     assert "sql" in words(notebook, "%dd s|")
     assert "flights" in words(notebook, "%dd show fl|")
+
+
+def test_sql_cell_joins_earlier_rows_with_current_ones(notebook: Notebook) -> None:
+    notebook.ok("flights.insert([('AA', 1, 6.0)])")
+    shown = notebook.ok(
+        "%%dd sql\n"
+        "CREATE VIEW more AS SELECT f.carrier, count(*) AS n FROM flights f\n"
+        "  LEFT ANTI JOIN flights VERSION AS OF 1 o ON f.delay = o.delay GROUP BY f.carrier;\n"
+        "SELECT * FROM more ORDER BY carrier LIMIT 5"
+    )
+    assert "carrier  n\nAA       1" in shown
+    notebook.ok("flights.insert([('AA', 1, 7.0), ('UA', 1, 75.0)])")
+    assert [tuple(row) for row in notebook.names["more"].rows()] == [("AA", 2)]
+    shown = notebook.fails("%%dd sql\nSELECT *\nFROM flights\nVERSION AS OF 77")
+    assert "VERSION AS OF 77\n" in str(shown.error)
+
+
+@pytest.mark.spark
+def test_sql_cell_loads_a_table_of_spark_and_says_so(notebook: Notebook, spark: Any) -> None:
+    columns = "code string, seats int"
+    spark.createDataFrame([("AA", 10), ("UA", 20)], columns).createOrReplaceTempView("fleet")
+    try:
+        shown = notebook.ok("%%dd sql\nSELECT * FROM fleet")
+        assert "loaded 2 rows of Spark's table fleet into input 'fleet'; REFRESH TABLE" in shown
+        assert "AA" in shown
+        spark.createDataFrame([("AA", 11)], columns).createOrReplaceTempView("fleet")
+        shown = notebook.ok("%%dd sql\nREFRESH TABLE fleet; SELECT seats FROM fleet")
+        assert "REFRESH TABLE fleet: 1 inserted, 2 deleted" in shown
+        nosync.session().drop("fleet")
+        shown = notebook.ok("x = 1\n%dd sql SELECT * FROM fleet\nx = 2")
+        assert "loaded 1 row of Spark's table fleet" in shown
+        assert "11" in shown
+        assert [tuple(row) for row in nosync.session()["fleet"].rows()] == [("AA", 11)]
+    finally:
+        spark.catalog.dropTempView("fleet")
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "SELECT carrier\n     , count(*) AS n\n  FROM flights\n GROUP BY carrier\n LIMIT 9",
+        "SELECT concat(carrier, '''s') AS c FROM flights",
+        "SELECT carrier -- all of them :(\nFROM flights",
+        "/* it's a\n comment ( [ */ SELECT carrier FROM flights",
+        "SELECT carrier FROM flights;",
+    ],
+)
+def test_sql_is_never_read_as_python(notebook: Notebook, cell: str) -> None:
+    """IPython once read it, to find a semicolon at its end, and failed after the cell had run."""
+    assert "AA" in notebook.ok(f"%%dd sql\n{cell}")
+    assert "AA" in notebook.ok(f"%%dd SQL\n{cell}")
+
+
+def test_semicolon_silences_python_and_no_sql(notebook: Notebook) -> None:
+    assert "AA" in notebook.ok("%dd sql SELECT carrier FROM flights;")
+    assert "AA" not in notebook.ok("%%dd\nflights.head();")
+    assert "AA" in notebook.ok("%%dd\nflights.head()")
+    assert "'x" in notebook.ok("%dd sql SELECT '''x' AS c FROM flights LIMIT 1")
+
+
+def test_parameters_are_variables_of_the_notebook(notebook: Notebook) -> None:
+    notebook.ok('who, days, least = "it\'s", [1, 3], -1')
+    notebook.ok("%%dd sql\nINSERT INTO flights VALUES (:who, 3, :least)")
+    notebook.ok(
+        "%%dd sql\nCREATE VIEW some AS SELECT carrier, day -:least AS next FROM flights"
+        " WHERE array_contains(:days, day) AND carrier = :who"
+    )
+    assert [tuple(row) for row in notebook.names["some"].rows()] == [("it's", 4)]
+    assert "it's" in notebook.ok("%dd sql SELECT :who AS w, `a:b` FROM (SELECT 1 AS `a:b`)")
+    plan = notebook.ok("%dd explain SELECT 1 FROM flights WHERE carrier = :who")
+    assert "carrier = 'it\\'s'" in plan
+    shown = notebook.fails("%%dd sql\nSELECT * FROM flights WHERE day = :nope")
+    assert "[UNBOUND_SQL_PARAMETER] the parameter :nope has no value (line 2" in shown
+    assert "define the variable nope" in shown
+
+
+def test_notes_name_the_view(notebook: Notebook) -> None:
+    notebook.ok("%%dd sql\nCREATE VIEW one AS SELECT 1 AS a")
+    shown = notebook.ok("%%dd sql\nCREATE VIEW IF NOT EXISTS one AS SELECT 1 AS a")
+    assert "one exists already" in shown
+    assert "temporary" not in shown
+    assert "nope does not exist" in notebook.ok("%%dd sql\nDROP VIEW IF EXISTS nope")
+
+
+def test_update_in_a_line_is_one_change(notebook: Notebook) -> None:
+    shown = notebook.ok("%dd sql UPDATE flights SET delay = 1.0 WHERE carrier = 'UA'")
+    assert "epoch 2: flights +1 / −1 row" in shown
+    assert "became one epoch" not in shown

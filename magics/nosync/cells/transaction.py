@@ -470,7 +470,8 @@ def commit_text(epoch: int, pending: dict[str, tuple[int, int, int]]) -> str:
     ]
     line = f"epoch {epoch}: {', '.join(parts) or 'nothing new'}"
     calls = max((calls for _, calls, _ in pending.values()), default=0)
-    if calls > 1:
+    is_replaced = any(rows == 2 * removed > 0 for rows, _, removed in pending.values())
+    if calls > 1 + is_replaced:  # UPDATE is one change by two calls
         what = "change" if any(removed for *_, removed in pending.values()) else "insert"
         line += (
             f"\n{formats.count(calls, what)} became one epoch; for one epoch each, wrap them in"

@@ -286,7 +286,9 @@ def _explain(notebook: Notebook, arguments: Namespace) -> str:
 
     session, query = notebook.session(), arguments.query
     value = None if query in session else notebook.shell.user_ns.get(query)
-    return session.explain(value if isinstance(value, Collection) else query)
+    return session.explain(
+        value if isinstance(value, Collection) else query, notebook.shell.user_ns
+    )
 
 
 COMMANDS = (
