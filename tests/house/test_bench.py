@@ -70,6 +70,12 @@ def test_windows_are_measured_beside_r1_and_duckdb() -> None:
             assert min(figures.values()) > 0
 
 
+def test_large_epochs_are_measured_over_first_run() -> None:
+    found = run("-m", "bench.large_epochs", "select", "--rows", 20_000, "--rounds", 1)
+    assert found["first"] > 0
+    assert found.keys() == {"first", "epoch", "input", "ratio", "from_scratch"}
+
+
 def test_notebook_waits_are_measured() -> None:
     steps = run("-m", "bench.notebook", "steps", "--rows", 5000)["notebook"]
     assert [sent for _, _, sent in steps.values()] == [104, 200, 20, 20]

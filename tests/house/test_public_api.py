@@ -61,3 +61,16 @@ def test_changed_signature_and_dropped_option_are_reported() -> None:
         "names: open",
         "commands: %dd logs",
     ]
+
+
+def test_parameters_with_defaults_may_be_added_and_nothing_else() -> None:
+    before = {"names": {"f": "(a, b=1, *, c=(2, 3), **more)"}}
+
+    def is_kept(signature: str) -> bool:
+        return public_api.broken(before, {"names": {"f": signature}}) == []
+
+    assert is_kept("(a, b=1, d=None, *, c=(2, 3), e=4, **more)")
+    assert not is_kept("(a, d, b=1, *, c=(2, 3), **more)")
+    assert not is_kept("(a, b=1, d, *, c=(2, 3), **more)")
+    assert not is_kept("(a, b=1, *, c=(2, 4), **more)")
+    assert not is_kept("(a, b=1, *, **more)")

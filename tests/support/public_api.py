@@ -80,8 +80,30 @@ def broken(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) ->
         f"{kind}: {name} was {value!r}, is {now[kind].get(name)!r}"
         for kind, listed in before.items()
         for name, value in listed.items()
-        if kind != "summaries" and now[kind].get(name) != value
+        if kind != "summaries" and not _is_kept(value, now[kind].get(name))
     ]
+
+
+def _is_kept(before: Any, now: Any) -> bool:
+    """Returns True if a part is as before, or a signature with more parameters with defaults."""
+    if before == now or not isinstance(before, str) or not isinstance(now, str):
+        return bool(before == now)
+    if not (before.startswith("(") and now.startswith("(")):
+        return False
+    (places, keywords), (new_places, new_keywords) = _parameters(before), _parameters(now)
+    added = [*new_places[len(places) :], *(new_keywords - keywords)]
+    return (
+        new_places[: len(places)] == places
+        and keywords <= new_keywords
+        and all("=" in each for each in added)
+    )
+
+
+def _parameters(signature: str) -> tuple[list[str], set[str]]:
+    """Returns the parameters before a `*`, and those behind it with that of `**`."""
+    parts = re.split(r", (?![^\[({]*[\])}])", signature[1 : signature.rindex(")")])
+    stars = [i for i, part in enumerate(parts) if part.startswith("*")] or [len(parts)]
+    return parts[: stars[0]], {part for part in parts[stars[0] :] if part != "*"}
 
 
 def names_for_users() -> list[str]:

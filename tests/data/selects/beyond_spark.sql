@@ -45,3 +45,8 @@ select a from t where exists (select 1 from u where u.a = t.a and exists (select
 select a from t where exists (select 1 from u where u.a = t.a and not exists (select 1 from u as u2 where u2.a = t.a and u2.d > u.d));
 select a from t where a in (select a from u where exists (select 1 from t as t2 where t2.a = u.a and t2.b = t.b));
 select a, (select max(d) from u where u.a = t.a and exists (select 1 from u as u2 where u2.a = u.a and u2.d > t.c)) as m from t;
+select a, b from t union by name select a from t;
+select a, a as b from t union by name select a as b, 1 as a, 2 as c from u;
+select a, b from t union by name select b as B, 1 as q from u;
+select a from t where a = 3 union all by name (select d from u where a = 5) order by a, d;
+select max(b) as mb, (select count(*) from u where u.d > max(t.c) * 5 and u.a < min(t.c) + 9) as n from t;

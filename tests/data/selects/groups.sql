@@ -92,7 +92,6 @@ select p, count(*) as n from nested group by p;
 select xs, count(*) as n from nested group by xs;
 select -0.0D as z, count(*) as n from t group by c * 0;
 select if(a = 1, 0.0D, -0.0D) as z, count(*) as n from t group by 1;
--- refused
 select string(a) as k, any_value(1) as v from t group by string(a);
 select listagg(b, ',') within group (order by b) as l from t where a = 2;
 select a, listagg(b, ',') within group (order by b) as l from t group by a;

@@ -160,6 +160,7 @@ COLLECTION: dict[str, tuple[str, Call]] = {
     "group_by": (LOCAL, lambda s: s.data.group_by("k")),
     "head": (READS, lambda s: s.sums.head(1)),
     "history": (LOCAL, lambda s: s.sums.history()),
+    "position": (LOCAL, lambda s: s.sums.position.epoch),
     "inspect": (LOCAL, lambda s: s.sums.inspect(lambda *_: None)),
     "iterate": (LOCAL, lambda s: s.data.iterate(lambda x: x)),
     "join": (LOCAL, lambda s: s.data.join(s.sums, on="k")),

@@ -373,7 +373,7 @@ class SparkLikeError(Exception):
         (
             SparkLikeError("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012",
                    "DIVIDE_BY_ZERO"),
-            "stage 's': DIVIDE_BY_ZERO: Division by zero",
+            "stage 's': [DIVIDE_BY_ZERO] Division by zero",
         ),
         (
             SparkLikeError("An exception was thrown from the Python worker:\nTraceback\n  x\n"

@@ -32,6 +32,13 @@ def text_cases() -> Iterator[Case]:
     for pattern in _WRITTEN:
         for type_ in TIMES:
             yield Case(f'date_format(x_{type_}, "{pattern}")')
+    yield Case("to_char(x_timestamp, 'yyyy-MM-dd')")
+    yield Case("to_varchar(x_date, 'dd')")
+    for zone in ("America/New_York", "Europe/Paris", "+05:30"):
+        for name in ("from_utc_timestamp", "to_utc_timestamp"):
+            yield Case(f"{name}(x_timestamp, '{zone}')")
+    yield Case("convert_timezone('Europe/Paris', 'Asia/Tokyo', x_timestamp_ntz)")
+    yield Case("convert_timezone('America/New_York', x_timestamp_ntz)")
     yield Case("from_unixtime(x_int)")
     yield Case("from_unixtime(x_bigint, 'yyyy-MM-dd')")
     for pattern in _READ:

@@ -103,6 +103,16 @@ map_filter(m,(k,v)->k=s) transform_values(m,(k,v)->concat(k,v)) transform_values
 transform_keys(m,(k,v)->concat(k,'!')) upper(st.Y) st.x+1L i+m['a']*0L size(array_union(a,b))>2
 a~is~null st~is~not~null coalesce(st.x,get(a,0),-1) if(array_contains(a,1),s,'none')
 size(filter(a,x->x>0))=0
+arrays_zip(a,b) arrays_zip(a) arrays_zip(q,n,map_keys(m)) get(arrays_zip(e,d),0).d
+map_from_arrays(map_keys(m),map_values(m)) map_from_arrays(map_keys(k),map_values(k))
+str_to_map(s) str_to_map(s,'x','a') str_to_map(concat(s,':',i))
+array_sort(a,(x,y)->case~when~x~is~null~then~1~when~y~is~null~then~-1~when~x>y~then~-1~else~1~end)
+array_sort(q,(x,y)->coalesce(length(x),0)-coalesce(length(y),0))
+array_sort(d,(x,y)->if(x<=>y,0,if(x<y,-1,1)))
+array_sort(n,(x,y)->coalesce(size(y),0)-coalesce(size(x),0))
+sequence(date'2024-01-31',date'2024-12-31',interval~1~month)
+sequence(date'2024-01-01',date_add(date'2024-01-01',coalesce(j,0)))
+sequence(timestamp'2024-01-01',timestamp'2024-01-01~10:00:00',interval~100~minute)
 """
 RAISING: dict[str, str | None] = {
     "a[0]": "get(a, 0)",

@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,11 @@ def condition(error: Exception) -> str:
     return found[1] if found else ""
 
 
+def is_error_class(name: str) -> bool:
+    """False for Spark's unnamed errors and for the name of an exception of Java."""
+    return name.isupper() and not name.startswith("_LEGACY")
+
+
 def refusal(error: BaseException) -> str:
     """Why a statement has no rows, in one line."""
     text = str(error).partition("\n")[0]
@@ -104,13 +109,26 @@ def answered(collection: Any) -> list[list[Any]]:
 def difference(expected: Answer, collection: Any, *, typed: bool) -> str:
     """The first difference of a collection from the answer; empty without one."""
     schema = collection.schema
-    fields = ", ".join(f"{n} {t}" for n, t in zip(schema.names, schema.types, strict=True))
+    columns = zip(without_numbers(schema.names), schema.types, strict=True)
+    fields = ", ".join(f"{n} {t}" for n, t in columns)
+    wanted = re.sub(r"\bvoid\b", "string", expected.schema)  # the type of NULL here
     if (rows := answered(collection)) != ordered(expected.rows):
         return "rows differ"
-    if typed and fields != expected.schema:
-        same = [str(t) for t in schema.types] == types_of(expected.schema)
+    if typed and fields != wanted:
+        same = [str(t) for t in schema.types] == types_of(wanted)
         return "names of columns differ" if same else f"schema is {fields}"[:110]
     return "" if rows is not None else "no rows"
+
+
+def without_numbers(names: Sequence[str]) -> list[str]:
+    """The names of a SELECT: a collection numbers the second of two equal ones, `a` and `a_1`."""
+    shown: list[str] = []
+    for name in names:
+        own, _, number = name.rpartition("_")
+        count = [each.lower() for each in shown].count(own.lower())
+        is_numbered = number.isdigit() and 0 < count <= int(number) and name not in shown
+        shown.append(own if is_numbered else name)
+    return shown
 
 
 def types_of(schema: str) -> list[str]:
@@ -131,7 +149,7 @@ def compared(session: Session, case: Case, expected: Answer, *, typed: bool) -> 
         if not expected.error or not isinstance(error, NosyncError):
             return refusal(error)
         wanted = expected.error.partition(".")[0]
-        if not typed or wanted.startswith("_LEGACY") or condition(error) == wanted:
+        if not typed or not is_error_class(wanted) or condition(error) == wanted:
             return ""
         return f"names {condition(error) or 'no condition'}, Spark {wanted}"
     return f"has rows, Spark {expected.error}"
