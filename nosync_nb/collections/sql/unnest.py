@@ -56,7 +56,8 @@ def _independent(join: LogicalJoin, numbers: Numbers) -> Relation:
     if not free_columns(join.right) & outer:
         return join
     pulled = _Pull(outer, numbers, join.kind).pull(join.right)
-    if pulled is not None:
+    computed = frozenset[Column]() if pulled is None else frozenset(pulled.values)
+    if pulled is not None and not any(c.columns & computed for c in join.conditions):
         right, conditions, values, _ = pulled
         made: Relation = replace(join, right=right, conditions=(*join.conditions, *conditions))
         return _restored(made, join.columns, values, right)

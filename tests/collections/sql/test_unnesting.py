@@ -45,3 +45,14 @@ def test_columns_of_subqueries_keep_their_positions(session: Session, query: str
         db.executemany(f"INSERT INTO {name} VALUES (?, ?)", rows)
     expected = Counter(db.execute(query).fetchall())
     assert Counter(tuple(row) for row in session.sql(query).rows()) == expected
+
+
+def test_conditions_on_columns_that_depend_on_the_left_side(session: Session) -> None:
+    """They were conditions of the join, which computed these columns only afterwards."""
+    other = "SELECT 'z' AS x FROM u WHERE d > 1"
+    inner = f"SELECT q.x, CASE WHEN 4 = t.a THEN 3 ELSE t.a END AS c FROM ({other}) AS q"
+    query = (
+        "SELECT t.a, max(l.x) OVER (PARTITION BY l.x) AS n"
+        f" FROM t CROSS JOIN LATERAL ({inner}) AS l WHERE l.c = t.b"
+    )
+    assert session.sql(query).rows() == [(2, "z")] * 3
