@@ -189,7 +189,7 @@ class PositionReader:
         )
 
     def _backup_branch(self, position: Position, rewinds: int) -> Store | None:
-        """Opens the branch of the epochs that a rewind has undone; None if there is none.
+        """Opens the branch of the epochs that a rewind has undone; None if it was dropped.
 
         Args:
             rewinds: the number of rewinds before that one.
